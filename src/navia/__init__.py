@@ -1,0 +1,51 @@
+"""navia: efficient test-time adaptation of Vision Transformers.
+
+Names are imported when they are first used, so that `import navia` stays quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from navia.errors import NaviaError as NaviaError
+    from navia.images.preprocessing import Preprocessing as Preprocessing
+    from navia.measure.cost import cost as cost
+    from navia.reduce import EViT as EViT
+    from navia.reduce import NoReduction as NoReduction
+    from navia.reduce import ToFu as ToFu
+    from navia.reduce import ToMe as ToMe
+    from navia.vit.load import load as load
+    from navia.vit.vit import ViT as ViT
+
+_HOMES = {
+    "NaviaError": "navia.errors",
+    "Preprocessing": "navia.images.preprocessing",
+    "cost": "navia.measure.cost",
+    "EViT": "navia.reduce",
+    "NoReduction": "navia.reduce",
+    "ToFu": "navia.reduce",
+    "ToMe": "navia.reduce",
+    "load": "navia.vit.load",
+    "ViT": "navia.vit.vit",
+}
+
+__all__ = ["__version__", "reducers", *_HOMES]
+
+
+def reducers() -> list[str]:
+    """Names of the token reducers."""
+    from navia.reduce import REDUCERS
+
+    return REDUCERS.names()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'navia' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""image -> batch: preprocessing, folders, corruptions, streams."""

@@ -1,0 +1,95 @@
+"""The way from a picture to the tensor that a model was trained on: resize, crop, scale, normalise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from navia.errors import InputError
+
+_PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """size: (height, width) that the model sees. resize: the shorter side's length before the centre crop, an exact
+    (height, width), or None for a crop only. origin: where these values come from, for reports."""
+
+    size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resize: int | tuple[int, int] | None = None
+    interpolation: str = "bicubic"
+    origin: str = "given by the user"
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in ("nearest", "bilinear", "bicubic", "lanczos"):
+            raise InputError(f"unknown interpolation {self.interpolation!r}; known: nearest, bilinear, bicubic, lanczos")
+        if len(self.mean) != len(self.std) or len(self.mean) not in _PILLOW_MODES:
+            raise InputError(f"mean and std must both have 1, 3 or 4 channels, got {len(self.mean)} and {len(self.std)}")
+        if min(self.size) < 1 or any(s <= 0 for s in self.std):
+            raise InputError("preprocessing needs a positive size and positive standard deviations")
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Picture -> normalised float tensor [C, H, W]."""
+        pixels = np.asarray(self.crop(image), dtype=np.float32).reshape(*self.size, len(self.mean)) / np.float32(255)
+        normalised = (pixels - np.float32(self.mean)) / np.float32(self.std)
+        return torch.from_numpy(np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32))
+
+    def batch(self, images: Sequence[Image.Image]) -> Tensor:
+        """Pictures -> [B, C, H, W]."""
+        return torch.stack([self(image) for image in images])
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """The picture as the model sees it, before scaling and normalisation."""
+        image = image.convert(_PILLOW_MODES[len(self.mean)])
+        if self.resize is not None:
+            image = image.resize(self._resized(image), Image.Resampling[self.interpolation.upper()])
+        height, width = self.size
+        if image.height < height or image.width < width:
+            raise InputError(f"image of {image.width}x{image.height} px is smaller than the crop of {width}x{height} px")
+        left, top = round((image.width - width) / 2.0), round((image.height - height) / 2.0)
+        return image.crop((left, top, left + width, top + height))
+
+    def denormalise(self, images: Tensor) -> Tensor:
+        """Normalised [..., C, H, W] -> [0, 1], the inverse of the last step."""
+        mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]
+        std = torch.tensor(self.std, dtype=images.dtype, device=images.device)[:, None, None]
+        return images * std + mean
+
+    def crop_only(self) -> "Preprocessing":
+        """For pictures that are already resized, such as the files of ImageNet-C."""
+        return replace(self, resize=None, origin=f"{self.origin}, crop only")
+
+    def describe(self) -> str:
+        if self.resize is None:
+            steps = ""
+        elif isinstance(self.resize, int):
+            steps = f"shorter side to {self.resize} px ({self.interpolation}), "
+        else:
+            steps = f"resize to {self.resize[1]}x{self.resize[0]} px ({self.interpolation}), "
+        mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (self.mean, self.std))
+        return f"{steps}centre crop {self.size[1]}x{self.size[0]}, mean ({mean}), std ({std}) [{self.origin}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "size": list(self.size),
+            "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize,
+            "interpolation": self.interpolation,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "origin": self.origin,
+        }
+
+    def _resized(self, image: Image.Image) -> tuple[int, int]:
+        """(width, height) after the resize; the longer side is truncated as torchvision does."""
+        if isinstance(self.resize, tuple):
+            return self.resize[1], self.resize[0]
+        assert self.resize is not None
+        short, long = sorted(image.size)
+        longer = int(self.resize * long / short)
+        return (self.resize, longer) if image.width <= image.height else (longer, self.resize)

@@ -1,0 +1,50 @@
+"""Names -> things that files register themselves: reducers, methods.
+
+A package calls ``Registry(kind, package)``; looking anything up first imports every module of that package, so that a
+new method or reducer is one new file and nothing else.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from navia.errors import SpecError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self.package = package
+        self._entries: dict[str, T] = {}
+        self._filled = False
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: enter the decorated thing under `name`."""
+
+        def enter(thing: T) -> T:
+            if name in self._entries and self._entries[name] is not thing:
+                raise SpecError(f"{self.kind} {name!r} is registered twice")
+            self._entries[name] = thing
+            return thing
+
+        return enter
+
+    def names(self) -> list[str]:
+        self._fill()
+        return sorted(self._entries)
+
+    def get(self, name: str) -> T:
+        self._fill()
+        if name not in self._entries:
+            raise SpecError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names())}")
+        return self._entries[name]
+
+    def _fill(self) -> None:
+        if self._filled:
+            return
+        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            importlib.import_module(f"{self.package}.{module.name}")
+        self._filled = True

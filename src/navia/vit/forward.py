@@ -1,0 +1,152 @@
+"""The one forward: embed -> (attend, reduce, CLS bias, mlp) x L -> norm -> head.
+
+Every method and every reducer runs through `run`. What a method puts in comes as `Touch`, what it wants to see goes out in
+`Outcome`; nothing is kept on the modules between or during calls.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from navia.errors import InputError
+from navia.reduce import NoReduction, Reducer, Seen, Tokens
+from navia.vit.attention import attend, cls_attention, mean_keys
+from navia.vit.vit import ViT
+
+
+@dataclass(frozen=True)
+class Touch:
+    """What a method adds on the way.
+
+    cls_shift [D]: added to the CLS embedding (NAVIA's delta; tuning the embedding itself is the same).
+    cls_bias {layer: [D]}: added to the CLS row of a block (NAVIA's delta_l), after the merge and before the MLP
+    (`post_merge`) or at the block's input (`block_input`).
+    prompts [P, D]: extra tokens after the model's own prefix, without position; never merged.
+    head_shift [D]: added to the CLS feature that the classifier reads (FOA's activation shift).
+    """
+
+    cls_shift: Tensor | None = None
+    cls_bias: Mapping[int, Tensor] = field(default_factory=dict)
+    bias_position: Literal["post_merge", "block_input"] = "post_merge"
+    prompts: Tensor | None = None
+    head_shift: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """logits [B, classes]; pooled [B, K, D]: what the classifier read, before head_shift, CLS first.
+    features [B, L, D]: the CLS row after each block, through the norm that reads it next (norm1 of the next block, the
+    final norm after the last). tokens: those that left the last block. counts: tokens entering each block, then leaving
+    the last. keys [B, N_l, d], attention [B, N_l] of each block. Those not asked for are None."""
+
+    logits: Tensor
+    pooled: Tensor
+    tokens: Tokens
+    counts: tuple[int, ...]
+    features: Tensor | None = None
+    keys: list[Tensor] | None = None
+    attention: list[Tensor] | None = None
+
+
+def run(
+    vit: ViT,
+    images: Tensor,
+    reduce: Reducer | None = None,
+    *,
+    touch: Touch | None = None,
+    classes: Tensor | None = None,
+    features: bool = False,
+    keys: bool = False,
+    attention: bool = False,
+    trace: bool = False,
+) -> Outcome:
+    """Walk `images` [B, C, H, W] through the model. Inputs are taken as checked (`ViT.check_images`, `ViT.class_mask`)."""
+    reduce = reduce or NoReduction()
+    touch = touch or Touch()
+    _check_touch(vit, touch)
+    reduce.check(vit.depth)
+    tokens = _enter(vit, images, touch)
+    if trace:
+        tokens = tokens.traced()
+    counts, cls_rows = [tokens.count], []
+    all_keys: list[Tensor] = []
+    all_attention: list[Tensor] = []
+
+    for layer, r in enumerate(reduce.amounts(vit.depth)):
+        if touch.bias_position == "block_input":
+            tokens = _bias(tokens, touch.cls_bias.get(layer))
+        normed = vit.norm1(layer, tokens.values)
+        if features and layer > 0:
+            cls_rows.append(normed[:, 0])
+        q, k, v = vit.qkv(layer, normed)
+        sizes = tokens.sizes if reduce.weighs_attention(layer, vit.depth) else None
+        attended = attend(q, k, v, sizes, vit.attention_dropout(layer))
+        seen = Seen(
+            mean_keys(k) if keys or (r and reduce.needs_keys) else None,
+            cls_attention(q, k) if attention or (r and reduce.needs_cls_attention) else None,
+        )
+        tokens = tokens._replace(values=tokens.values + vit.project(layer, attended, normed))
+        if r:
+            tokens = reduce.step(tokens, r, seen, layer, vit.depth)
+        if touch.bias_position == "post_merge":
+            tokens = _bias(tokens, touch.cls_bias.get(layer))
+        tokens = tokens._replace(values=tokens.values + vit.mlp(layer, tokens.values))
+        counts.append(tokens.count)
+        if keys and seen.keys is not None:
+            all_keys.append(seen.keys)
+        if attention and seen.cls_attention is not None:
+            all_attention.append(seen.cls_attention)
+
+    pooled = vit.pool(tokens)
+    cls_rows.append(pooled[:, 0])
+    return Outcome(
+        logits=head(vit, pooled, touch.head_shift, classes),
+        pooled=pooled,
+        tokens=tokens,
+        counts=tuple(counts),
+        features=torch.stack(cls_rows, dim=1) if features else None,
+        keys=all_keys if keys else None,
+        attention=all_attention if attention else None,
+    )
+
+
+def head(vit: ViT, pooled: Tensor, shift: Tensor | None = None, classes: Tensor | None = None) -> Tensor:
+    """Pooled rows [B, K, D] -> logits, with `shift` [D] on the CLS feature, restricted to the columns `classes`."""
+    if shift is not None:
+        pooled = torch.cat([pooled[:, :1] + shift, pooled[:, 1:]], dim=1)
+    logits = vit.classify(pooled)
+    return logits if classes is None else logits[:, classes]
+
+
+def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:
+    values = vit.embed(images.to(vit.patch_projection.weight.dtype))
+    prefix = vit.prefix
+    if touch.cls_shift is not None:
+        values = torch.cat([values[:, :1] + touch.cls_shift, values[:, 1:]], dim=1)
+    values = vit.enter(values)
+    if touch.prompts is not None:
+        prompts = touch.prompts.to(values.dtype).expand(values.shape[0], -1, -1)
+        values = torch.cat([values[:, :prefix], prompts, values[:, prefix:]], dim=1)
+        prefix += prompts.shape[1]
+    return Tokens(values, prefix)
+
+
+def _bias(tokens: Tokens, bias: Tensor | None) -> Tokens:
+    if bias is None:
+        return tokens
+    values = tokens.values
+    return tokens._replace(values=torch.cat([values[:, :1] + bias, values[:, 1:]], dim=1))
+
+
+def _check_touch(vit: ViT, touch: Touch) -> None:
+    for name, vector in (("cls_shift", touch.cls_shift), ("head_shift", touch.head_shift), *touch.cls_bias.items()):
+        if vector is not None and vector.shape != (vit.dim,):
+            where = name if isinstance(name, str) else f"cls_bias of block {name}"
+            raise InputError(f"{where} must have shape ({vit.dim},), got {tuple(vector.shape)}")
+    if touch.prompts is not None and (touch.prompts.dim() != 2 or touch.prompts.shape[1] != vit.dim):
+        raise InputError(f"prompts must have shape (P, {vit.dim}), got {tuple(touch.prompts.shape)}")
+    if any(not 0 <= layer < vit.depth for layer in touch.cls_bias):
+        raise InputError(f"cls_bias names blocks {sorted(touch.cls_bias)}, but the model has blocks 0..{vit.depth - 1}")

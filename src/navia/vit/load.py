@@ -1,0 +1,108 @@
+"""`navia.load`: a name, a checkpoint or a ready module -> a ViT that the one forward can walk."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from navia.errors import ModelError
+from navia.images.preprocessing import Preprocessing
+from navia.vit.checkpoint import load_checkpoint
+from navia.vit.vit import ViT
+
+SUPPORTED = (
+    "timm VisionTransformer with a [CLS] token (plain, DeiT, distilled DeiT, DeiT-III, CLIP towers, DINOv2 with or without"
+    " registers), transformers ViT / DeiT / DINOv2 / DINOv2-with-registers ForImageClassification, torchvision vit_*"
+)
+
+# Why well-known relatives are refused; anything else is refused as "not one of the supported classes".
+_REASONS = {
+    "Eva": "rotary or relative position embeddings in its own attention",
+    "DINOv3ViT": "rotary position embeddings",
+    "Beit": "relative position biases in its attention",
+    "Data2VecVision": "relative position biases in its attention",
+    "RelPos": "relative position biases in its attention",
+    "Swin": "windowed attention without a [CLS] token",
+    "Siglip": "no [CLS] token",
+    "ResNet": "a convolutional network, without tokens",
+    "ConvNe": "a convolutional network, without tokens",
+    "EfficientNet": "a convolutional network, without tokens",
+    "Dinov2Model": "no classifier; use Dinov2ForImageClassification",
+    "ViTModel": "no classifier; use ViTForImageClassification",
+    "CLIP": "no classifier; wrap the visual tower in timm's vit_*_clip_* with num_classes",
+}
+
+
+def load(
+    model: str | nn.Module,
+    *,
+    checkpoint: str | Path | None = None,
+    preprocessing: Preprocessing | None = None,
+    pretrained: bool = True,
+    **options: Any,
+) -> ViT:
+    """Load a ViT for reduction and adaptation.
+
+    model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", or a module of these families.
+    checkpoint: a local .safetensors or .pth file with the weights (nothing is then downloaded).
+    preprocessing: overrides what comes with the model.
+    pretrained: False leaves the weights random (for costs and tests).
+    options: passed to the library's constructor (num_classes, img_size, ...).
+    """
+    if isinstance(model, nn.Module):
+        if options:
+            raise ModelError(f"options {', '.join(options)} make no sense for a ready module")
+        module, given, name = model, None, None
+    else:
+        module, given = _create(model, pretrained and checkpoint is None, options)
+        name = model
+    if checkpoint is not None:
+        load_checkpoint(module, checkpoint)
+    return wrap(module, preprocessing or given, name).eval()
+
+
+def wrap(model: nn.Module, preprocessing: Preprocessing | None = None, name: str | None = None) -> ViT:
+    """The ViT view of a module, by the library that its class comes from."""
+    if isinstance(model, ViT):
+        return model
+    libraries = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
+    try:
+        if "timm" in libraries:
+            from navia.vit.families.timm import TimmViT
+
+            return TimmViT(model, preprocessing, name)
+        if "transformers" in libraries:
+            from navia.vit.families import huggingface
+
+            return huggingface.wrap(model, preprocessing, name)
+        if "torchvision" in libraries:
+            from navia.vit.families.torchvision import TorchvisionViT
+
+            return TorchvisionViT(model, preprocessing, name)
+    except ModelError as error:
+        raise _refusal(model, str(error)) from error
+    raise _refusal(model, "it is not one of the supported classes")
+
+
+def _refusal(model: nn.Module, why: str) -> ModelError:
+    kind = type(model)
+    known = next((reason for part, reason in _REASONS.items() if part in kind.__name__), None)
+    reason = f"{why}: {known}" if known else why
+    return ModelError(f"cannot walk {kind.__module__}.{kind.__name__}: {reason}. Supported: {SUPPORTED}")
+
+
+def _create(name: str, pretrained: bool, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing | None]:
+    source, colon, rest = name.partition(":")
+    if source == "timm" and rest:
+        from navia.vit.families import timm
+
+        return timm.create(rest, pretrained, **options), None
+    if source == "hf" and rest:
+        from navia.vit.families import huggingface
+
+        return huggingface.create(rest, pretrained, **options)
+    if source == "torchvision" and rest:
+        from navia.vit.families import torchvision
+
+        return torchvision.create(rest, pretrained, **options)
+    raise ModelError(f"unknown model {name!r}; write timm:NAME, hf:ORG/NAME, hf:FOLDER or torchvision:NAME")
