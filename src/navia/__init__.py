@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from navia.adapt.adapter import Adapter as Adapter
+    from navia.adapt.adapter import adapt as adapt
+    from navia.adapt.choose import choose as choose
+    from navia.adapt.guard import GuardOptions as GuardOptions
+    from navia.adapt.statistics import SourceStatistics as SourceStatistics
     from navia.errors import NaviaError as NaviaError
     from navia.images.preprocessing import Preprocessing as Preprocessing
     from navia.measure.cost import cost as cost
@@ -20,6 +25,11 @@ if TYPE_CHECKING:
     from navia.vit.vit import ViT as ViT
 
 _HOMES = {
+    "Adapter": "navia.adapt.adapter",
+    "adapt": "navia.adapt.adapter",
+    "choose": "navia.adapt.choose",
+    "GuardOptions": "navia.adapt.guard",
+    "SourceStatistics": "navia.adapt.statistics",
     "NaviaError": "navia.errors",
     "Preprocessing": "navia.images.preprocessing",
     "cost": "navia.measure.cost",
@@ -31,7 +41,14 @@ _HOMES = {
     "ViT": "navia.vit.vit",
 }
 
-__all__ = ["__version__", "reducers", *_HOMES]
+__all__ = ["__version__", "methods", "reducers", *_HOMES]
+
+
+def methods() -> list[str]:
+    """Names of the adaptation methods."""
+    from navia.adapt.method import METHODS
+
+    return METHODS.names()
 
 
 def reducers() -> list[str]:

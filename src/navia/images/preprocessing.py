@@ -1,5 +1,6 @@
 """The way from a picture to the tensor that a model was trained on: resize, crop, scale, normalise."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,8 @@ _PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 @dataclass(frozen=True)
 class Preprocessing:
     """size: (height, width) that the model sees. resize: the shorter side's length before the centre crop, an exact
-    (height, width), or None for a crop only. origin: where these values come from, for reports."""
+    (height, width), or None for a crop only. origin: where these values come from, for reports. floor_crop: half pixels
+    of the crop's margin are cut off, as transformers does; otherwise they go to the even side, as torchvision does."""
 
     size: tuple[int, int]
     mean: tuple[float, ...]
@@ -25,6 +27,7 @@ class Preprocessing:
     resize: int | tuple[int, int] | None = None
     interpolation: str = "bicubic"
     origin: str = "given by the user"
+    floor_crop: bool = False
 
     def __post_init__(self) -> None:
         if self.interpolation not in ("nearest", "bilinear", "bicubic", "lanczos"):
@@ -52,7 +55,8 @@ class Preprocessing:
         height, width = self.size
         if image.height < height or image.width < width:
             raise InputError(f"image of {image.width}x{image.height} px is smaller than the crop of {width}x{height} px")
-        left, top = round((image.width - width) / 2.0), round((image.height - height) / 2.0)
+        half = math.floor if self.floor_crop else round
+        left, top = half((image.width - width) / 2), half((image.height - height) / 2)
         return image.crop((left, top, left + width, top + height))
 
     def denormalise(self, images: Tensor) -> Tensor:
@@ -83,6 +87,7 @@ class Preprocessing:
             "mean": list(self.mean),
             "std": list(self.std),
             "origin": self.origin,
+            "floor_crop": self.floor_crop,
         }
 
     def _resized(self, image: Image.Image) -> tuple[int, int]:

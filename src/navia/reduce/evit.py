@@ -45,6 +45,6 @@ class EViT(Reducer):
             sources = tokens.moved(where)
         if not self.fuse:
             return Tokens(take(values, kept), prefix, None, sources)
-        weight = seen.cls_attention.gather(1, go).unsqueeze(1)  # [B, 1, r]
+        weight = seen.cls_attention.gather(1, go).unsqueeze(1).to(values.dtype)  # [B, 1, r]
         fused = weight @ take(values, go)
         return Tokens(torch.cat([take(values, kept), fused.to(values.dtype)], dim=1), prefix, None, sources)

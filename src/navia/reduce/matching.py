@@ -25,6 +25,10 @@ def match(keys: Tensor, r: int, prefix: int) -> Matching:
     """
     keys = keys.float()
     batch, count = keys.shape[:2]
+    r = min(r, (count - prefix) // 2)
+    if r == 0:  # a lone image token has no partner
+        nobody = torch.empty(batch, 0, dtype=torch.long, device=keys.device)
+        return Matching(torch.arange(count, device=keys.device).expand(batch, count), nobody, nobody)
     first_a, first_b = prefix + prefix % 2, prefix + 1 - prefix % 2
     metric = F.normalize(keys, dim=-1)
     with torch.autocast(keys.device.type, enabled=False):
@@ -32,7 +36,6 @@ def match(keys: Tensor, r: int, prefix: int) -> Matching:
     best, partner = similarity.max(dim=-1)  # [B, a]
 
     a_count, b_count = similarity.shape[1:]
-    r = min(r, (count - prefix) // 2)
     chosen = best.topk(r, dim=1).indices  # [B, r], among A
     stays = torch.ones_like(best, dtype=torch.int8).scatter_(1, chosen, 0)
     unmatched = stays.argsort(dim=1, descending=True, stable=True)[:, : a_count - r]

@@ -22,6 +22,11 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
     return x.reshape(batch * rows, dim).index_select(0, _flat(index, rows)).view(batch, -1, dim)
 
 
+def add_at(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """x [B, N] with values [B, M] added at index [B, M]; no gradient. On CPU far quicker than scatter_add."""
+    return x.reshape(-1).index_add(0, _flat(index, x.shape[1]), values.reshape(-1)).view_as(x)
+
+
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Rows `index` [B, M] (each row at most once) of x [B, N, D] -> [B, M, D]."""
     if torch.is_grad_enabled() and x.requires_grad:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from navia.reduce.matching import Matching, destination, match
 from navia.reduce.reducer import REDUCERS, Reducer, Seen
-from navia.reduce.rows import merge_rows
+from navia.reduce.rows import add_at, merge_rows
 from navia.reduce.tokens import Tokens
 
 
@@ -18,7 +18,7 @@ def merged_sizes(sizes: Tensor | None, matching: Matching) -> tuple[Tensor, Tens
         sizes = torch.ones(kept.shape[0], kept.shape[1] + removed.shape[1], device=kept.device)
     before = sizes.gather(1, kept)
     joining = sizes.gather(1, removed)
-    after = before.scatter_add(1, into, joining)
+    after = add_at(before, into, joining)
     total = after.gather(1, into)
     return after, joining / total, before.gather(1, into) / total
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from navia.errors import InputError
+from navia.errors import InputError, SpecError
 from navia.reduce import NoReduction, Reducer, Seen, Tokens
 from navia.vit.attention import attend, cls_attention, mean_keys
 from navia.vit.vit import ViT
@@ -88,12 +88,12 @@ def run(
             mean_keys(k) if keys or (r and reduce.needs_keys) else None,
             cls_attention(q, k) if attention or (r and reduce.needs_cls_attention) else None,
         )
-        tokens = tokens._replace(values=tokens.values + vit.project(layer, attended, normed))
+        tokens = _add(tokens, vit.project(layer, attended, normed))
         if r:
             tokens = reduce.step(tokens, r, seen, layer, vit.depth)
         if touch.bias_position == "post_merge":
             tokens = _bias(tokens, touch.cls_bias.get(layer))
-        tokens = tokens._replace(values=tokens.values + vit.mlp(layer, tokens.values))
+        tokens = _add(tokens, vit.mlp(layer, tokens.values))
         counts.append(tokens.count)
         if keys and seen.keys is not None:
             all_keys.append(seen.keys)
@@ -134,6 +134,12 @@ def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:
     return Tokens(values, prefix)
 
 
+def _add(tokens: Tokens, update: Tensor) -> Tokens:
+    """The residual sum, written into `update`, which a projection has just allocated and no backward pass reads."""
+    values = tokens.values
+    return tokens._replace(values=update.add_(values) if update.dtype == values.dtype else values + update)
+
+
 def _bias(tokens: Tokens, bias: Tensor | None) -> Tokens:
     if bias is None:
         return tokens
@@ -142,6 +148,8 @@ def _bias(tokens: Tokens, bias: Tensor | None) -> Tokens:
 
 
 def _check_touch(vit: ViT, touch: Touch) -> None:
+    if touch.bias_position not in ("post_merge", "block_input"):
+        raise SpecError(f"bias_position is post_merge or block_input, got {touch.bias_position!r}")
     for name, vector in (("cls_shift", touch.cls_shift), ("head_shift", touch.head_shift), *touch.cls_bias.items()):
         if vector is not None and vector.shape != (vit.dim,):
             where = name if isinstance(name, str) else f"cls_bias of block {name}"

@@ -118,6 +118,12 @@ class ViT(nn.Module, ABC):
     def layer_norms(self) -> dict[str, nn.LayerNorm]:
         """The pre-norms of all blocks and the final norm, by their names in `model`, in the order of the forward."""
 
+    # ---- what its cost is counted from
+
+    @abstractmethod
+    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+        """The attention and the MLP module of a block."""
+
     # ---- the boundary
 
     def forward(

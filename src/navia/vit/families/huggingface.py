@@ -101,6 +101,9 @@ class HuggingFaceViT(ViT):
     def classify(self, pooled: Tensor) -> Tensor:
         return cast(Tensor, getattr(self.model, self.classifiers[0])(pooled[:, 0]))
 
+    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+        return self._block(layer).attention, self._block(layer).mlp
+
     def layer_norms(self) -> dict[str, nn.LayerNorm]:
         path = f"{self.backbone}.{self.blocks}"
         found = {f"{path}.{i}.{n}": getattr(self._block(i), n) for i in range(self.depth) for n in self.norms}
@@ -118,7 +121,7 @@ class HuggingFaceViT(ViT):
         channels = config.num_channels
         mean, std = (usual.mean, usual.std) if channels == 3 else ((0.5,) * channels,) * 2
         origin = f"usual for {type(model).__name__}, assumed: the module carries no image processor"
-        return Preprocessing((height, width), mean, std, resize, usual.interpolation, origin)
+        return Preprocessing((height, width), mean, std, resize, usual.interpolation, origin, floor_crop=True)
 
     def _check(self) -> None:
         kind = type(self.model).__name__
@@ -243,7 +246,7 @@ def _processor(name: str) -> Preprocessing | None:
         mean, std = [0.0] * channels, [1.0] * channels
     interpolation = Image.Resampling(processor.resample).name.lower()
     origin = f"image processor of {Path(name).name}"
-    return Preprocessing(final, tuple(mean), tuple(std), resize, interpolation, origin)
+    return Preprocessing(final, tuple(mean), tuple(std), resize, interpolation, origin, floor_crop=True)
 
 
 def _pair(size: Any) -> tuple[int, int]:

@@ -103,6 +103,9 @@ class TimmViT(ViT):
             return cast(Tensor, (self._vit.head(pooled[:, 0]) + self._vit.head_dist(pooled[:, 1])) / 2)
         return cast(Tensor, self._vit.head(self._vit.head_drop(pooled[:, 0])))
 
+    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+        return self._block(layer).attn, self._block(layer).mlp
+
     def layer_norms(self) -> dict[str, nn.LayerNorm]:
         found = {f"blocks.{i}.{n}": getattr(self._block(i), n) for i in range(self.depth) for n in ("norm1", "norm2")}
         found |= {name: getattr(self._vit, name) for name in ("norm", "fc_norm")}

@@ -95,6 +95,9 @@ class TorchvisionViT(ViT):
     def classify(self, pooled: Tensor) -> Tensor:
         return cast(Tensor, self._vit.heads(pooled[:, 0]))
 
+    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+        return self._block(layer).self_attention, self._block(layer).mlp
+
     def layer_norms(self) -> dict[str, nn.LayerNorm]:
         found: dict[str, nn.LayerNorm] = {}
         for name, block in self._vit.encoder.layers.named_children():

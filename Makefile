@@ -1,0 +1,38 @@
+# `make test` and `make demo` work from a fresh clone: they make their own environment in .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: setup test check pytest demo format bench clean
+
+setup: $(VENV)/.installed
+
+# constraints.txt pins the tested versions; without it pip would fetch several GB of CUDA builds for torch
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,hf,bench]"
+	@touch $@
+
+test: check pytest  ## style, types, then all tests
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+pytest: setup
+	$(BIN)/pytest -n $(WORKERS)
+
+demo: setup
+	$(BIN)/navia demo
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/forward.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist

@@ -1,0 +1,181 @@
+"""`navia.adapt`: a model that answers and adapts. Life of an adapter: call, reset, save, load, resume."""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from navia.adapt.delta import check_delta, movable, read_delta, save_delta
+from navia.adapt.guard import Guard, GuardOptions
+from navia.adapt.losses import entropy
+from navia.adapt.method import METHODS, Learned, Look, Method
+from navia.adapt.parameters import fingerprint
+from navia.adapt.statistics import SourceStatistics
+from navia.adapt.world import World
+from navia.errors import SpecError
+from navia.reduce import ReducerLike, parse
+from navia.vit.load import load
+from navia.vit.vit import ViT
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the last call saw. kept: images that the update used (0: none was made). guard: its verdict, None when all
+    is well. Times in seconds: until the answer was ready, and for the update after it."""
+
+    number: int
+    images: int
+    entropy: float
+    loss: float | None
+    discrepancy: float | None
+    kept: int
+    guard: str | None
+    note: str | None
+    seconds_answer: float
+    seconds_update: float
+
+
+class Adapter:
+    """Predicts and adapts. The model it was made from is never changed; its frozen weights are shared."""
+
+    def __init__(self, vit: ViT, method: Method, guard: Guard | None) -> None:
+        self.source_vit = vit
+        self.method = method
+        self.guard = guard
+        self.steps = 0
+        self.last: Step | None = None
+        self._source_state = method.state()
+        self._source_tensors = {name: value.clone() for name, value in movable(method).items()}
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Predict, then adapt: logits [B, C] from before the update."""
+        logits, look = self.answer(images)
+        self.update(look)
+        return logits if self.last is None or self.last.guard is None else look.logits
+
+    def answer(self, images: Tensor) -> tuple[Tensor, Look]:
+        """The first half of a call: logits now, and what `update` needs to learn from the batch afterwards."""
+        self.method.vit.check_images(images)
+        start = time.perf_counter()
+        look = self.method.look(images)
+        self._answer_seconds = time.perf_counter() - start
+        return look.logits, look
+
+    def update(self, look: Look) -> Step:
+        """The second half: adapt to a batch that has been answered, under the guard."""
+        start = time.perf_counter()
+        learned = self.method.learn(look)
+        self.steps += 1
+        verdict = self.guard.watch(self.method, look.logits, learned) if self.guard else None
+        if verdict and not bool(torch.isfinite(look.logits).all()):
+            look.logits = self.method.predict(look.images)  # answers from a broken state are worth nothing
+        self.last = self._report(look, learned, verdict, time.perf_counter() - start)
+        return self.last
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits in the present state; nothing adapts."""
+        self.method.vit.check_images(images)
+        return self.method.predict(images)
+
+    def reset(self) -> None:
+        """Back to the source: parameters, optimiser, statistics and random numbers, to the bit."""
+        self.method.load_state(self._source_state)
+        self.steps, self.last = 0, None
+        if self.guard:
+            self.guard.clear()
+
+    def save(self, path: str | Path) -> None:
+        """Write what moved (safetensors with provenance)."""
+        save_delta(path, self.method, self._source_tensors, fingerprint(self.source_vit), self.steps)
+
+    def load(self, path: str | Path) -> None:
+        """Start from a saved delta of the same model, method and reducer; the optimiser starts anew."""
+        tensors, metadata = read_delta(path)
+        check_delta(tensors, metadata, self.method, fingerprint(self.source_vit))
+        self.reset()
+        device = self.source_vit.cls_token.device
+        with torch.no_grad():
+            for name, value in tensors.items():
+                if name.startswith("memory."):
+                    self.method.memory[name.removeprefix("memory.")] = value.to(device)
+                else:
+                    self.method.parameters[name].copy_(value)
+        self.steps = int(metadata.get("steps", 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on with a stream exactly where it was left."""
+        guard = copy.deepcopy(self.guard.state()) if self.guard else None
+        return {"method": self.method.state(), "guard": guard, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.method.load_state(state["method"])
+        if self.guard and state["guard"] is not None:
+            self.guard.load_state(copy.deepcopy(state["guard"]))
+        self.steps = state["steps"]
+
+    @property
+    def trainable(self) -> int:
+        """How many numbers the method tunes."""
+        return sum(p.numel() for p in self.method.parameters.values())
+
+    def _report(self, look: Look, learned: Learned, verdict: str | None, seconds: float) -> Step:
+        with torch.no_grad():
+            mean_entropy = entropy(look.logits.float()).mean().item()
+        return Step(
+            number=self.steps,
+            images=len(look.images),
+            entropy=mean_entropy,
+            loss=learned.loss,
+            discrepancy=learned.discrepancy,
+            kept=learned.kept,
+            guard=verdict,
+            note=learned.note,
+            seconds_answer=self._answer_seconds,
+            seconds_update=seconds,
+        )
+
+
+def adapt(
+    model: Any,
+    method: str = "navia",
+    reduce: ReducerLike = None,
+    source: SourceStatistics | str | Path | None = None,
+    *,
+    classes: Sequence[int] | Tensor | None = None,
+    guard: bool | GuardOptions = True,
+    distributed: bool = False,
+    seed: int = 2020,
+    **options: Any,
+) -> Adapter:
+    """An adapter of `model` (a navia ViT, a name, or a library's module).
+
+    method: one of `navia.methods()`; its options as keyword arguments. reduce: 'tome:8', 'evit:8', 'tofu:8', ...
+    source: statistics of clean images, or the file they were saved to; align, navia, foa and foa_bp need them.
+    classes: columns to answer with (ImageNet-R: its 200 classes). guard: watch for collapse and go back if need be.
+    distributed: one stream over the processes of torch.distributed, each with its share of the batch.
+    """
+    vit = model if isinstance(model, ViT) else load(model)
+    kind = METHODS.get(method)
+    if distributed and not dist.is_initialized():
+        raise SpecError("distributed=True needs torch.distributed.init_process_group first")
+    if isinstance(source, str | Path):
+        source = SourceStatistics.load(source)
+    reducer = parse(reduce)
+    reducer.check(vit.depth)
+    made = kind(
+        vit,
+        reducer,
+        kind.Options.of(method, options),
+        source,
+        vit.class_mask(classes),
+        World(distributed),
+        seed,
+    )
+    watcher = Guard(made, guard if isinstance(guard, GuardOptions) else None) if guard else None
+    return Adapter(vit, made, watcher)

@@ -1,0 +1,77 @@
+"""Saving and loading only what adaptation moved, with where it belongs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from navia import __version__
+from navia.adapt.method import Method
+from navia.errors import NaviaError
+
+_KIND = "adapted delta"
+
+
+class DeltaError(NaviaError):
+    """A delta file that is broken or belongs to another model, method or reducer."""
+
+
+def movable(method: Method) -> dict[str, Tensor]:
+    """Everything that shapes the answers: the tuned parameters and what the method remembers of the stream as tensors."""
+    remembered = {f"memory.{name}": value for name, value in method.memory.items() if isinstance(value, Tensor)}
+    return {name: p.detach() for name, p in method.parameters.items()} | remembered
+
+
+def save_delta(path: str | Path, method: Method, source: dict[str, Tensor], weights: str, steps: int) -> None:
+    """Write the tensors that differ from the source state."""
+    moved = {
+        name: value.cpu().contiguous()
+        for name, value in movable(method).items()
+        if name not in source or not torch.equal(value, source[name])
+    }
+    metadata = {
+        "navia": _KIND,
+        "version": __version__,
+        "weights": weights,
+        "model": method.vit.name,
+        "method": method.name,
+        "reduce": str(method.reduce),
+        "steps": str(steps),
+        "options": json.dumps(vars(method.options), default=str),
+    }
+    temporary = Path(f"{path}.partial")
+    save_file(moved, temporary, metadata)
+    temporary.replace(path)  # a reader never sees half a file
+
+
+def read_delta(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if not Path(path).is_file():
+        raise DeltaError(f"no delta file {str(path)!r}")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise DeltaError(f"cannot read delta {Path(path).name}: {error}") from error
+    if metadata.get("navia") != _KIND:
+        raise DeltaError(f"{Path(path).name} is not a delta")
+    return tensors, metadata
+
+
+def check_delta(tensors: dict[str, Tensor], metadata: dict[str, Any], method: Method, weights: str) -> None:
+    """Raise DeltaError unless the delta fits this model, method and reducer, and is finite."""
+    for what, own in (("weights", weights), ("method", method.name), ("reduce", str(method.reduce))):
+        if metadata.get(what) != own:
+            shown = (metadata.get("model"), method.vit.name) if what == "weights" else (metadata.get(what), own)
+            raise DeltaError(f"delta belongs to another {what}: {shown[0]}, not {shown[1]}")
+    for name, value in tensors.items():
+        if not name.startswith("memory.") and (
+            name not in method.parameters or method.parameters[name].shape != value.shape
+        ):
+            raise DeltaError(f"delta holds {name} {tuple(value.shape)}, which this adapter does not tune")
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise DeltaError(f"delta holds NaN or infinite values in {name}")

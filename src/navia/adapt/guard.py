@@ -1,0 +1,137 @@
+"""The guard: watches any method for trouble, and on trouble goes back to the last good state.
+
+It looks at what a step leaves behind anyway (logits, loss, the tuned parameters), so that its cost is a few small sums.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navia.adapt.losses import effective_classes, entropy
+from navia.adapt.method import Learned, Method
+from navia.adapt.parameters import norm_of
+from navia.adapt.world import World
+
+log = logging.getLogger("navia.guard")
+
+
+@dataclass(frozen=True)
+class GuardOptions:
+    """every: steps between snapshots of good states. images: so many images set the reference for entropy and diversity.
+    diversity, certainty: collapse is when the effective number of predicted classes falls below `diversity` times its
+    reference while the mean entropy falls below `certainty` times its own. drift: largest relative move of the model's
+    own parameters. away: largest discrepancy to the source, in multiples of the first. patience: troubles within ten
+    times as many steps that send it back to the source instead of the last good state."""
+
+    every: int = 10
+    images: int = 128
+    diversity: float = 0.2
+    certainty: float = 0.5
+    drift: float = 1.0
+    away: float = 20.0
+    patience: int = 3
+
+
+class Guard:
+    def __init__(self, method: Method, options: GuardOptions | None = None) -> None:
+        self.options = options or GuardOptions()
+        self.world: World = method.world
+        self._source = method.state()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the stream: at the start and after a reset."""
+        self.good = self._source
+        self.seen = 0
+        self.steps = 0
+        self.entropy = 0.0
+        self.histogram: Tensor | None = None
+        self.reference: tuple[float, float] | None = None  # entropy, effective classes
+        self.first_discrepancy: float | None = None
+        self.troubles: list[int] = []
+
+    def watch(self, method: Method, logits: Tensor, learned: Learned) -> str | None:
+        """Look at a finished step; on trouble restore a good state and say why, else None."""
+        self.steps += 1
+        trouble = self._trouble(method, logits, learned)
+        if trouble is None:
+            if learned.kept and self.steps % self.options.every == 0:
+                self.good = method.state()
+            return None
+        self.troubles = [step for step in self.troubles if self.steps - step < 10 * self.options.patience]
+        self.troubles.append(self.steps)
+        hopeless = len(self.troubles) >= self.options.patience
+        method.load_state(self._source if hopeless else self.good)
+        if hopeless:
+            self.good, self.troubles = self._source, []
+        self.histogram, self.entropy, self.seen, self.reference = None, 0.0, 0, None
+        verdict = f"{trouble}; restored {'the source' if self.good is self._source else 'the last good state'}"
+        log.warning("step %d: %s", self.steps, verdict)
+        return verdict
+
+    def _trouble(self, method: Method, logits: Tensor, learned: Learned) -> str | None:
+        tuned = list(method.parameters.values())
+        size = float(norm_of([p.detach() for p in tuned]))
+        if learned.loss is not None and not _finite(learned.loss):
+            return "the loss is not finite"
+        if not _finite(size):
+            return "a parameter is not finite"
+        if not bool(torch.isfinite(logits).all()):
+            return "the logits are not finite"
+        return self._drifted(method) or self._strayed(learned) or self._collapsed(logits)
+
+    def _drifted(self, method: Method) -> str | None:
+        """Relative move of the model's own parameters; those that a method adds start at zero and have no scale."""
+        names = [name for name, _ in method.vit.model.named_parameters() if name in method.parameters]
+        if not names:
+            return None
+        source = [self._source["parameters"][name] for name in names]
+        apart = torch._foreach_sub([method.parameters[name].detach() for name in names], source)
+        drift = float(norm_of(apart) / norm_of(source).clamp(min=1e-12))
+        return f"the parameters moved by {drift:.2f} of their size" if drift > self.options.drift else None
+
+    def _strayed(self, learned: Learned) -> str | None:
+        if learned.discrepancy is None:
+            return None
+        if self.first_discrepancy is None:
+            self.first_discrepancy = learned.discrepancy
+        limit = self.options.away * self.first_discrepancy
+        far = learned.discrepancy > limit
+        return f"the discrepancy to the source rose to {learned.discrepancy:.3g} (limit {limit:.3g})" if far else None
+
+    def _collapsed(self, logits: Tensor) -> str | None:
+        count, classes = logits.shape
+        histogram = torch.bincount(logits.argmax(dim=1), minlength=classes).double()
+        summary = torch.cat([histogram, entropy(logits.float()).sum().double().reshape(1)])
+        summary = self.world.total_(summary.cpu())
+        histogram, total = summary[:-1], float(summary[-1])
+        count = int(histogram.sum())
+        keep = 0.9 ** (count / 64) if self.seen else 0.0
+        self.histogram = histogram if self.histogram is None else keep * self.histogram + histogram
+        self.entropy = keep * self.entropy + (1 - keep) * total / count
+        self.seen += count
+        diversity = float(effective_classes(self.histogram))
+        if self.seen < self.options.images:
+            return None
+        if self.reference is None:
+            self.reference = (self.entropy, diversity)
+        low = self.entropy < self.options.certainty * self.reference[0]
+        narrow = diversity < self.options.diversity * self.reference[1]
+        if low and narrow:
+            return f"predictions collapse: {diversity:.1f} effective classes of {self.reference[1]:.1f} at first"
+        return None
+
+    def state(self) -> dict[str, Any]:
+        kept = ("good", "seen", "steps", "entropy", "histogram", "reference", "first_discrepancy", "troubles")
+        return {name: getattr(self, name) for name in kept}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+def _finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")

@@ -1,0 +1,213 @@
+"""What every adaptation method is: it looks at a batch (and answers), then learns from what it saw."""
+
+import copy
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from navia.adapt.losses import entropy
+from navia.adapt.parameters import norm_parameters, private_copy
+from navia.adapt.statistics import SourceError, SourceStatistics
+from navia.adapt.world import World
+from navia.errors import SpecError
+from navia.reduce import Reducer
+from navia.registry import Registry
+from navia.vit.forward import Outcome, Touch, run
+from navia.vit.vit import ViT
+
+METHODS: Registry[type["Method"]] = Registry("method", "navia.adapt.methods")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of the methods' options: one frozen dataclass per method, checked when it is made."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float | int) and not isinstance(value, bool):
+                if not math.isfinite(value):
+                    raise SpecError(f"option {field.name} must be finite, got {value}")
+                if value < 0:
+                    raise SpecError(f"option {field.name} must not be negative, got {value}")
+
+    @classmethod
+    def of(cls, method: str, given: Mapping[str, Any]) -> "Options":
+        """Options from keyword arguments; an unknown one is refused together with the list of known ones."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise SpecError(f"method {method!r} has no option {name!r}; known: {', '.join(known) or 'none'}")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Sgd(Options):
+    """lr, momentum: stochastic gradient descent, v <- momentum v + g, p <- p - lr v."""
+
+    lr: float = 1e-3
+    momentum: float = 0.9
+
+
+@dataclass
+class Look:
+    """What a method saw of a batch. logits [B, C]: the answer, before any update from this batch."""
+
+    logits: Tensor
+    images: Tensor
+    outcome: Outcome | None = None
+    learned: "Learned | None" = None  # set by methods that must learn before they can answer
+
+
+@dataclass
+class Learned:
+    """loss, discrepancy of the step; kept: images that the update used (0: no update was made)."""
+
+    kept: int
+    loss: float | None = None
+    discrepancy: float | None = None
+    note: str | None = None
+
+
+class Method(ABC):
+    """A private model, the parameters that move, and the memory of the stream. Subclasses: `look` and `learn`.
+
+    `memory` holds everything but parameters and optimiser that changes from batch to batch: with those it is the whole
+    state of a method, so that reset, resume and the guard's rollback need no code per method.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Options]] = Options
+    needs_source: ClassVar[bool] = False
+    needs_fisher: ClassVar[bool] = False
+    distributable: ClassVar[bool] = False
+    forwards: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        vit: ViT,
+        reduce: Reducer,
+        options: Any,
+        source: SourceStatistics | None = None,
+        classes: Tensor | None = None,
+        world: World | None = None,
+        seed: int = 2020,
+    ) -> None:
+        self.reduce = reduce
+        self.options = options
+        self.classes = classes
+        self.world = world or World()
+        if self.world.distributed and not self.distributable:
+            raise SpecError(f"method {self.name!r} does not run over several processes")
+        if source is None and self._wants_source():
+            raise SourceError(f"method {self.name!r} needs source statistics: navia.SourceStatistics.measure(vit, images, reduce)")
+        if source is not None:
+            source.check(vit, reduce)
+            source = source.to(vit.cls_token.device)
+        if self.needs_fisher and self._wants_source() and not (source and source.fisher):
+            raise SourceError(f"method {self.name!r} needs source statistics measured with fisher=True")
+        self.source = source
+        self.vit = private_copy(vit, self.tuned(vit))
+        self.generator = torch.Generator().manual_seed(seed)
+        self.seed = seed
+        self.memory: dict[str, Any] = {}
+        self.parameters: dict[str, nn.Parameter] = {
+            name: p for name, p in self.vit.model.named_parameters() if p.requires_grad
+        }
+        self.start()
+        self.optimizer = self.make_optimizer() if self.parameters else None
+
+    # ---- what a method is made of
+
+    def tuned(self, vit: ViT) -> list[str]:
+        """Names of the model's parameters that this method tunes: all LayerNorms unless a method says otherwise."""
+        return norm_parameters(vit)
+
+    def start(self) -> None:
+        """Add parameters beside the model's own and fill the memory."""
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            [{"params": list(p.values()), "lr": lr} for p, lr in self.groups()], momentum=self.options.momentum
+        )
+
+    def groups(self) -> list[tuple[dict[str, nn.Parameter], float]]:
+        """Parameters by learning rate."""
+        return [(self.parameters, self.options.lr)]
+
+    def touch(self) -> Touch:
+        """What the method adds on the way of the forward."""
+        return Touch()
+
+    @abstractmethod
+    def look(self, images: Tensor) -> Look: ...
+
+    def learn(self, look: Look) -> Learned:
+        return Learned(kept=0)
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        """The answer in the present state; changes nothing."""
+        return self.walk(images).logits
+
+    # ---- what methods are written with
+
+    @property
+    def num_classes(self) -> int:
+        return self.vit.num_classes if self.classes is None else len(self.classes)
+
+    @property
+    def log_classes(self) -> float:
+        """ln C, the largest possible entropy."""
+        return math.log(self.num_classes)
+
+    def walk(self, images: Tensor, features: bool = False) -> Outcome:
+        return run(self.vit, images, self.reduce, touch=self.touch(), classes=self.classes, features=features)
+
+    def look_with_gradient(self, images: Tensor, features: bool = False) -> Look:
+        with torch.enable_grad():
+            outcome = self.walk(images, features)
+        return Look(outcome.logits.detach(), images, outcome)
+
+    def descend(self, loss: Tensor) -> None:
+        """One step of the optimiser down this process's share of the loss."""
+        assert self.optimizer is not None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.world.sum_gradients(self.parameters.values())
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def reliable(self, logits: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        """Entropy of each row, and which rows stay below share * ln C."""
+        h = entropy(logits)
+        return h, h < share * self.log_classes
+
+    def _wants_source(self) -> bool:
+        return self.needs_source
+
+    # ---- state
+
+    def state(self) -> dict[str, Any]:
+        """Everything that moves, as copies."""
+        return {
+            "parameters": {name: p.detach().clone() for name, p in self.parameters.items()},
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.optimizer else None,
+            "memory": copy.deepcopy(self.memory),
+            "generator": self.generator.get_state(),
+        }
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Back to a state from `state()`, to the bit."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(state["parameters"][name])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.memory = copy.deepcopy(state["memory"])
+        self.generator.set_state(state["generator"])

@@ -1,0 +1,86 @@
+"""Align: tune the norms by entropy and the distance of the CLS statistics to the source's, Eq. 7 of the NAVIA paper.
+
+This is the framework of the paper's ToMe, EViT and ToFu rows; with FOA's activation shift it is FOA-BP, and NAVIA adds its
+two augmentations to it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from navia.adapt.losses import discrepancy, entropy
+from navia.adapt.method import METHODS, Learned, Look, Method, Sgd
+from navia.adapt.moments import batch_moments
+from navia.adapt.shift import ActivationShift
+from navia.vit.forward import head
+
+
+@dataclass(frozen=True)
+class AlignOptions(Sgd):
+    """weight: lambda of the discrepancy. shift: FOA's activation shift on the answers.
+    enough: batches with fewer images than this lend recent CLS features for their statistics, and no update is made until
+    so many have been seen. recent: how many features are remembered for that."""
+
+    lr: float = 5e-3
+    weight: float = 30.0
+    shift: bool = False
+    enough: int = 8
+    recent: int = 32
+
+
+@METHODS.register("align")
+class Align(Method):
+    name = "align"
+    Options = AlignOptions
+    needs_source = True
+    distributable = True
+
+    def look(self, images: Tensor) -> Look:
+        look = self.look_with_gradient(images, features=True)
+        look.logits = self._answer(look)
+        return look
+
+    def learn(self, look: Look) -> Learned:
+        """L = mean H + lambda (MSE(std_t, std_S) + MSE(mean_t, mean_S)) over all layers and dimensions."""
+        assert look.outcome is not None
+        assert look.outcome.features is not None
+        assert self.source is not None
+        features = look.outcome.features
+        if self.options.shift:
+            self._shift.update(look.outcome.pooled[:, 0].mean(dim=0))
+        count = self.world.count(len(features))
+        recent = self._remember(features) if count < self.options.enough else None
+        if count + (0 if recent is None else len(recent)) < max(2, self.options.enough if recent is not None else 2):
+            return Learned(kept=0, note="too few images for statistics yet")
+        mean, std = batch_moments(features, self.world, recent)
+        distance = discrepancy(mean, std, self.source.mean, self.source.std)
+        surprise = entropy(look.outcome.logits).sum() / count
+        self.descend(surprise + self.options.weight * distance / self.world.size)
+        total = self.world.total_(surprise.detach()) + self.options.weight * distance.detach()
+        return Learned(len(features), total.item(), distance.item())
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        outcome = self.walk(images)
+        return self._answer(Look(outcome.logits, images, outcome))
+
+    @property
+    def _shift(self) -> ActivationShift:
+        assert self.source is not None
+        return ActivationShift(self.source, self.memory)
+
+    @torch.no_grad()
+    def _answer(self, look: Look) -> Tensor:
+        assert look.outcome is not None
+        vector = self._shift.vector() if self.options.shift else None
+        if vector is None:
+            return look.outcome.logits.detach()
+        return head(self.vit, look.outcome.pooled.detach(), vector, self.classes)
+
+    def _remember(self, features: Tensor) -> Tensor:
+        """The recent features [M, L, D] before this batch; the batch joins them for the next one."""
+        before = self.memory.get("recent")
+        before = features.detach()[:0] if before is None else before
+        self.memory["recent"] = torch.cat([before, features.detach()])[-self.options.recent :]
+        return before

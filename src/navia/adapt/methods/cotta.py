@@ -1,0 +1,98 @@
+"""CoTTA: learn from an averaged teacher, restore some weights at random (Wang et al., 2022; arXiv 2203.13591)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navia.adapt.augment import augment
+from navia.adapt.losses import symmetric_cross_entropy
+from navia.adapt.method import METHODS, Learned, Look, Method, Sgd
+from navia.adapt.parameters import private_copy, weights_and_biases
+from navia.vit.forward import run
+from navia.vit.vit import ViT
+
+
+@dataclass(frozen=True)
+class CottaOptions(Sgd):
+    """average: of the teacher. restore: probability that a weight returns to the source after a step.
+    unsure: below this mean confidence of the source model the teacher averages over `augmentations` views."""
+
+    lr: float = 5e-3
+    average: float = 0.999
+    restore: float = 0.001
+    unsure: float = 0.1
+    augmentations: int = 32
+
+
+@METHODS.register("cotta")
+class Cotta(Method):
+    name = "cotta"
+    Options = CottaOptions
+    forwards = 3
+
+    def tuned(self, vit: ViT) -> list[str]:
+        return weights_and_biases(vit)
+
+    def start(self) -> None:
+        self.anchor = private_copy(self.vit, [])
+        self.teacher = private_copy(self.vit, list(self.parameters))
+        self.source_weights = {name: p.detach().clone() for name, p in self.parameters.items()}
+        anchor = dict(self.anchor.model.named_parameters())
+        for name, value in self.source_weights.items():
+            anchor[name].data = value  # the anchor must not follow the student, whose memory it was made from
+
+    def look(self, images: Tensor) -> Look:
+        look = self.look_with_gradient(images)
+        look.logits = self._teach(images)
+        return look
+
+    def learn(self, look: Look) -> Learned:
+        assert look.outcome is not None
+        loss = symmetric_cross_entropy(look.outcome.logits, look.logits).mean()
+        self.descend(loss)
+        self._average_teacher()
+        self._restore_some()
+        return Learned(len(look.images), loss.item())
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        return run(self.teacher, images, self.reduce, classes=self.classes).logits
+
+    @torch.no_grad()
+    def _teach(self, images: Tensor) -> Tensor:
+        confidence = run(self.anchor, images, self.reduce, classes=self.classes).logits.softmax(dim=1).amax(dim=1).mean()
+        if confidence >= self.options.unsure or self.options.augmentations == 0:
+            return self.predict(images)
+        total = torch.zeros((), device=images.device)
+        for _ in range(self.options.augmentations):
+            total = total + self.predict(augment(images, self.vit.preprocessing, self.generator))
+        return total / self.options.augmentations
+
+    @torch.no_grad()
+    def _average_teacher(self) -> None:
+        teacher = dict(self.teacher.model.named_parameters())
+        pairs = [(teacher[name], student) for name, student in self.parameters.items()]
+        torch._foreach_mul_([t for t, _ in pairs], self.options.average)
+        torch._foreach_add_([t for t, _ in pairs], [s for _, s in pairs], alpha=1 - self.options.average)
+
+    @torch.no_grad()
+    def _restore_some(self) -> None:
+        """Each scalar of the student goes back to the source with a small probability."""
+        if self.options.restore == 0:
+            return
+        for name, parameter in self.parameters.items():
+            mask = torch.rand(parameter.shape, generator=self.generator) < self.options.restore
+            parameter.copy_(torch.where(mask.to(parameter.device), self.source_weights[name], parameter))
+
+    def state(self) -> dict[str, Any]:
+        teacher = dict(self.teacher.model.named_parameters())
+        return super().state() | {"teacher": {name: teacher[name].detach().clone() for name in self.parameters}}
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        teacher = dict(self.teacher.model.named_parameters())
+        for name, value in state["teacher"].items():
+            teacher[name].copy_(value)

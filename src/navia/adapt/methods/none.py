@@ -1,0 +1,50 @@
+"""No adaptation: the model as it is, at most with FOA's activation shift."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from navia.adapt.method import METHODS, Learned, Look, Method, Options
+from navia.adapt.shift import ActivationShift
+from navia.vit.forward import head
+from navia.vit.vit import ViT
+
+
+@dataclass(frozen=True)
+class NoneOptions(Options):
+    """shift: move the CLS feature by (source mean - running mean) before the classifier; needs source statistics."""
+
+    shift: bool = False
+
+
+@METHODS.register("none")
+class NoAdaptation(Method):
+    name = "none"
+    Options = NoneOptions
+
+    def _wants_source(self) -> bool:
+        return bool(self.options.shift)
+
+    def tuned(self, vit: ViT) -> list[str]:
+        return []
+
+    @torch.no_grad()
+    def look(self, images: Tensor) -> Look:
+        outcome = self.walk(images)
+        if not self.options.shift:
+            return Look(outcome.logits, images, outcome)
+        assert self.source is not None
+        shift = ActivationShift(self.source, self.memory)
+        return Look(head(self.vit, outcome.pooled, shift.vector(), self.classes), images, outcome)
+
+    def learn(self, look: Look) -> Learned:
+        if self.options.shift:
+            assert self.source is not None
+            assert look.outcome is not None
+            ActivationShift(self.source, self.memory).update(look.outcome.pooled[:, 0].mean(dim=0))
+        return Learned(kept=0)
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        return self.look(images).logits

@@ -1,0 +1,98 @@
+"""Folders of pictures: which files there are, in which order, with which labels, and how to read them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from navia.errors import InputError
+from navia.images.preprocessing import Preprocessing
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
+
+
+def open_image(path: str | Path) -> Image.Image:
+    """A decoded picture, upright, or an InputError that names the file."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return ImageOps.exif_transpose(image)
+    except FileNotFoundError:
+        raise InputError(f"no image file {str(path)!r}") from None
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"cannot read image {str(path)!r}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Paths in order, and for each the class folder that it lies in (None: no class folders)."""
+
+    root: Path
+    paths: tuple[Path, ...]
+    class_names: tuple[str, ...] | None
+
+    @property
+    def labels(self) -> list[int] | None:
+        """Index of each image's class folder among the sorted names."""
+        if self.class_names is None:
+            return None
+        index = {name: i for i, name in enumerate(self.class_names)}
+        return [index[path.parent.name] for path in self.paths]
+
+
+def scan(root: str | Path) -> Folder:
+    """The images of `root`: either directly inside, or one level down in class folders."""
+    root = Path(root)
+    if not root.is_dir():
+        raise InputError(f"no folder {str(root)!r}")
+    flat = _images(root)
+    folders = sorted((p for p in root.iterdir() if p.is_dir()), key=_class_order)
+    nested = {folder: _images(folder) for folder in folders}
+    classes = tuple(folder.name for folder, images in nested.items() if images)
+    if flat and classes:
+        raise InputError(f"{str(root)!r} holds images both directly and in class folders ({classes[0]}, ...): keep one")
+    if classes:
+        return Folder(root, tuple(path for images in nested.values() for path in images), classes)
+    if not flat:
+        raise InputError(f"no images in {str(root)!r} (looked for {', '.join(sorted(SUFFIXES))}, also one folder down)")
+    return Folder(root, tuple(flat), None)
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def _class_order(folder: Path) -> tuple[int, str]:
+    """Class folders that are numbers (ImageNet-V2) sort as numbers: 2 before 10."""
+    return (int(folder.name), "") if folder.name.isdecimal() else (-1, folder.name)
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """Preprocessed tensor and position of each path, for a DataLoader."""
+
+    def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
+        self.paths = list(paths)
+        self.preprocessing = preprocessing
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        path = self.paths[position]
+        try:
+            return self.preprocessing(open_image(path)), position
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+
+def batches(
+    paths: Sequence[Path], preprocessing: Preprocessing, batch: int = 64, workers: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of (images [B, C, H, W], positions [B]) in the order of `paths`, whatever the number of workers."""
+    loader = DataLoader(Pictures(paths, preprocessing), batch_size=batch, num_workers=workers)
+    for images, positions in loader:
+        yield images, torch.as_tensor(positions)

@@ -1,0 +1,1 @@
+"""how good, how dear: accuracy and calibration, MACs, latency, memory."""

@@ -1,0 +1,96 @@
+"""Latency and peak memory of real runs."""
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+import torch
+from torch import Tensor
+
+from navia.reduce import Reducer
+from navia.vit.vit import ViT
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds per image: median and the quartiles over rounds; peak memory in MiB above the level before.
+
+    On CPU the peak is that of the process's resident memory, on CUDA that of the allocator."""
+
+    batch: int
+    rounds: int
+    ms_per_image: float
+    low: float
+    high: float
+    peak_mib: float
+
+
+def measure_forward(vit: ViT, reducer: Reducer, batch: int, rounds: int) -> Timing:
+    """Time forwards of random images under `no_grad`, after one warm-up round."""
+    from navia.vit.forward import run
+
+    height, width = vit.image_size or vit.preprocessing.size
+    images = torch.randn(batch, vit.in_chans, height, width, device=vit.cls_token.device)
+
+    def once() -> Tensor:
+        with torch.no_grad():
+            return run(vit, images, reducer).logits
+
+    return measure(once, batch, rounds, images.device)
+
+
+def measure(call: Callable[[], object], batch: int, rounds: int, device: torch.device) -> Timing:
+    """Time `call`, which handles `batch` images."""
+    peak = peak_memory(call, device)  # warms up too
+    times = []
+    for _ in range(rounds):
+        _synchronise(device)
+        start = time.perf_counter()
+        call()
+        _synchronise(device)
+        times.append((time.perf_counter() - start) * 1000 / batch)
+    low, _, high = quantiles(times, n=4) if len(times) > 1 else (times[0],) * 3
+    return Timing(batch, rounds, median(times), low, high, peak)
+
+
+def peak_memory(call: Callable[[], object], device: torch.device) -> float:
+    """MiB that `call` needs at its peak beyond what was in use before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    before_kib = _reset_peak_resident()
+    call()
+    return max(0.0, (_peak_resident() - before_kib) / 1024)
+
+
+def _reset_peak_resident() -> float:
+    """Start a new peak count where the system allows it; the resident size now, in KiB."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        return _status("VmRSS")
+    except OSError:
+        return _peak_resident()
+
+
+def _peak_resident() -> float:
+    try:
+        return _status("VmHWM")
+    except OSError:
+        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def _status(key: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return float(line.split()[1])
+    raise OSError(f"no {key} in the process status")
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,118 @@
+"""What a prediction costs: multiply-accumulates counted from the shapes, tokens per block, parameters; time on request.
+
+Two conventions, because the paper's table mixes two scales:
+- consistent: every product counted, attention included, LayerNorm at 5 per element, in 1e9 (GMACs);
+- paper: the same counter in 2^30, but the attention products are missing from rows without reduction, since the
+  counting tool behind the table does not see the fused attention kernel that only those rows use.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from navia.errors import InputError
+from navia.measure.clock import Timing, measure_forward
+from navia.reduce import NoReduction, Reducer, ReducerLike, parse
+from navia.vit.vit import ViT
+
+_NORM_OPS = 5  # per element: mean, variance, scale, gain, bias
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Per image. macs: by part, consistent convention. tokens: entering each block, then leaving the last."""
+
+    model: str
+    reduce: str
+    gmacs: float
+    gmacs_paper: float
+    tokens: tuple[int, ...]
+    parameters: int
+    forwards: int
+    macs: dict[str, int]
+    timing: Timing | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cost(
+    vit: ViT,
+    reduce: ReducerLike = None,
+    *,
+    forwards: int = 1,
+    prompts: int = 0,
+    measure: bool = False,
+    batch: int = 8,
+    rounds: int = 5,
+) -> Cost:
+    """Count what one image costs with `reduce`; forwards and prompts are those of the method (FOA: 28 and 3).
+
+    measure: also run `rounds` batches of `batch` images for latency and peak memory.
+    """
+    if forwards < 1 or prompts < 0 or batch < 1 or rounds < 1:
+        raise InputError("forwards, batch and rounds must be at least 1, prompts at least 0")
+    reducer = parse(reduce)
+    reducer.check(vit.depth)
+    tokens = token_counts(vit, reducer, prompts)
+    macs = count_macs(vit, reducer, tokens, vit.prefix + prompts)
+    total = forwards * sum(macs.values())
+    # the paper's dense rows miss the fused attention; its EViT reads the CLS row off the full map at no extra product
+    unseen = forwards * (macs["attention"] if isinstance(reducer, NoReduction) else macs["cls_attention"])
+    return Cost(
+        model=vit.name,
+        reduce=str(reducer),
+        gmacs=total / 1e9,
+        gmacs_paper=(total - unseen) / 2**30,
+        tokens=tokens,
+        parameters=sum(p.numel() for p in vit.parameters()),
+        forwards=forwards,
+        macs=macs,
+        timing=measure_forward(vit, reducer, batch, rounds) if measure else None,
+    )
+
+
+def token_counts(vit: ViT, reducer: Reducer, prompts: int = 0) -> tuple[int, ...]:
+    """Tokens entering each block, then leaving the last, by the reducer's own arithmetic."""
+    prefix, image = vit.prefix + prompts, vit.grid[0] * vit.grid[1]
+    counts = [prefix + image]
+    for r in reducer.amounts(vit.depth):
+        image = reducer.left(image, r) if r else image
+        counts.append(prefix + image)
+    return tuple(counts)
+
+
+def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int) -> dict[str, int]:
+    """Multiply-accumulates of one forward of one image, by part. The MLP runs on what the reducer left."""
+    patches = vit.grid[0] * vit.grid[1]
+    macs = {"patches": patches * vit.patch_projection.weight.numel()}
+    parts = ("linear", "attention", "mlp", "matching", "cls_attention", "norms")
+    macs |= dict.fromkeys(parts, 0)
+    for layer, r in enumerate(reducer.amounts(vit.depth)):
+        before, after = tokens[layer], tokens[layer + 1]
+        attention, mlp = vit.block_parts(layer)
+        width = _head_width(vit, attention)
+        macs["linear"] += before * _matrices(attention)
+        macs["attention"] += 2 * before * before * width
+        macs["mlp"] += after * _matrices(mlp)
+        macs["norms"] += _NORM_OPS * vit.dim * (before + after)
+        if r and reducer.needs_keys:
+            side = (before - prefix) // 2
+            macs["matching"] += side * (before - prefix - side) * (width // vit.heads)
+        if r and reducer.needs_cls_attention:
+            macs["cls_attention"] += before * width
+    macs["norms"] += _NORM_OPS * vit.dim * vit.depth  # the CLS features of all blocks, the last through the final norm
+    macs["head"] = vit.dim * vit.num_classes
+    return macs
+
+
+def _matrices(module: nn.Module) -> int:
+    """Entries of a module's weight matrices = its MACs per token."""
+    return sum(p.numel() for p in module.parameters() if p.dim() == 2)
+
+
+def _head_width(vit: ViT, attention: nn.Module) -> int:
+    """heads x head dimension, which is not the model's width in every ViT."""
+    head_dim = getattr(attention, "head_dim", vit.dim // vit.heads)
+    return vit.heads * int(head_dim)

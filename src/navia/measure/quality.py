@@ -1,0 +1,53 @@
+"""How good predictions are: top-k accuracy, negative log-likelihood, expected calibration error, intervals."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from navia.errors import InputError
+
+
+def check(logits: Tensor, labels: Tensor) -> None:
+    if logits.dim() != 2 or labels.dim() != 1 or logits.shape[0] != labels.shape[0]:
+        raise InputError(f"need logits [N, classes] and labels [N], got {tuple(logits.shape)}, {tuple(labels.shape)}")
+    if logits.shape[0] == 0:
+        raise InputError("no predictions to judge")
+    if not bool(torch.isfinite(logits).all()):
+        raise InputError("logits hold NaN or infinite values")
+    if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
+        raise InputError(f"labels reach {int(labels.min())}..{int(labels.max())}, logits have {logits.shape[1]} columns")
+
+
+def top_k(logits: Tensor, labels: Tensor, k: int = 1) -> float:
+    """Share of rows whose label is among the k largest logits."""
+    check(logits, labels)
+    best = logits.topk(min(k, logits.shape[1]), dim=1).indices
+    return (best == labels.unsqueeze(1)).any(dim=1).double().mean().item()
+
+
+def nll(logits: Tensor, labels: Tensor) -> float:
+    """Mean negative log-likelihood of the labels (natural log)."""
+    check(logits, labels)
+    return F.cross_entropy(logits.double(), labels).item()
+
+
+def ece(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
+    """Expected calibration error: mean |confidence - accuracy| over equal-width bins, weighted by their counts."""
+    check(logits, labels)
+    confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
+    correct = (predicted == labels).double()
+    which = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, which.cpu(), (confidence - correct).cpu())
+    return gap.abs().sum().item() / len(labels)
+
+
+def wilson(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of an accuracy from `correct` of `total` images (Wilson score)."""
+    if not 0 <= correct <= total or total == 0:
+        raise InputError(f"{correct} correct of {total} is no accuracy")
+    p, zz = correct / total, z * z / total
+    centre = (p + zz / 2) / (1 + zz)
+    half = z * math.sqrt(p * (1 - p) / total + zz / (4 * total)) / (1 + zz)
+    return centre - half, centre + half

@@ -1,0 +1,1 @@
+"""rows -> what people read: pictures, tables, pages."""
