@@ -15,6 +15,8 @@ ensure_torchvision_imports()
 import navia  # noqa: E402
 from tests import families  # noqa: E402
 
+torch.set_num_threads(1)  # the workers of the test run share the cores; more threads would wait for each other
+
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -13,7 +13,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def shake(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Random, non-trivial weights: LayerScale, norms, registers, q/k norms and heads all away from identity and zero."""
+    """Random, non-trivial weights: LayerScale, norms, registers and heads all away from identity and zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -37,16 +37,20 @@ def golden(name: str) -> dict[str, np.ndarray]:
 
 
 def tolerance(data: dict[str, np.ndarray], stream: str, batch: int) -> float:
-    """max(1e-5, 20 x the effect of one rounding of the weights), as the golden data's notes ask for."""
-    sensitivity = data.get(f"{stream}.ulp_sensitivity", data["A.ulp_sensitivity"])
-    return max(1e-5, 20 * float(sensitivity[batch]))
+    """max(1e-5, 20 x the effect of one rounding of the weights), as the golden data's notes ask for. Where that effect was
+    recorded for stream A only, its largest value stands for the other streams."""
+    if f"{stream}.ulp_sensitivity" in data:
+        return max(1e-5, 20 * float(data[f"{stream}.ulp_sensitivity"][batch]))
+    return max(1e-5, 20 * float(data.get("A.ulp_sensitivity", np.zeros(1)).max()))
 
 
 def _timm(name: str, **options: object) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         import timm
 
-        return timm.create_model(name, **{"img_size": 32, "num_classes": 11, "embed_dim": 48, "num_heads": 3, **options})
+        return timm.create_model(
+            name, **{"img_size": 32, "num_classes": 11, "embed_dim": 48, "num_heads": 3, **options}
+        )
 
     return build
 

@@ -76,7 +76,9 @@ def by_hand(
         tokens = tokens._replace(values=tokens.values + block.attn.proj(attended))
         tokens = biased(tokens, "before the merge", layer)
         if r:
-            tokens = reducer.step(tokens, r, Seen(k.mean(2), scores.softmax(-1).mean(1)[:, 0]), layer, len(model.blocks))
+            tokens = reducer.step(
+                tokens, r, Seen(k.mean(2), scores.softmax(-1).mean(1)[:, 0]), layer, len(model.blocks)
+            )
         tokens = biased(tokens, "after the merge", layer)
         tokens = tokens._replace(values=tokens.values + block.mlp(block.norm2(tokens.values)))
     return model.head(model.norm(tokens.values)[:, 0])
@@ -242,7 +244,9 @@ def test_prompts_are_never_merged_or_dropped(name: str, spec: str) -> None:
     assert outcome.tokens.prefix == protected
     assert outcome.tokens.sources is not None
     assert torch.equal(outcome.tokens.sources[:, :protected], torch.arange(protected).expand(3, -1))
-    assert (outcome.tokens.sources[:, protected:] >= protected).logical_or(outcome.tokens.sources[:, protected:] < 0).all()
+    assert (
+        (outcome.tokens.sources[:, protected:] >= protected).logical_or(outcome.tokens.sources[:, protected:] < 0).all()
+    )
     if outcome.tokens.sizes is not None:
         assert (outcome.tokens.sizes[:, :protected] == 1).all()
 
@@ -295,7 +299,7 @@ def test_unknown_bias_position_is_refused() -> None:
     """Rather than leaving the bias out without a word."""
     vit = build("timm plain")
     touch = Touch(cls_bias={0: torch.zeros(48)}, bias_position="after_merge")  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="bias_position .*post_merge.*block_input"):
+    with pytest.raises(SpecError, match=r"bias_position .*post_merge.*block_input"):
         run(vit, images_for(vit), touch=touch)
 
 
@@ -383,7 +387,7 @@ def test_gradcheck_evit_step_through_the_attention_too(fuse: bool) -> None:
 
 @pytest.mark.parametrize("compat", [True, False])
 def test_gradcheck_tofu_merge_with_the_norms_held_fixed(compat: bool) -> None:
-    """The largest member norm carries no gradient; the step's gradient is that of its pieces with the norm a constant."""
+    """The largest member norm carries no gradient: the step's gradient is that of its pieces with the norm constant."""
     keys, x = torch.randn(2, 9, 4), _double(2, 9, 3)
     matching = match(keys, 3, 1)
     norms = largest_norms(x, matching)

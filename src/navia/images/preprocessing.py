@@ -34,8 +34,9 @@ class Preprocessing:
             raise InputError(f"unknown interpolation {self.interpolation!r}; known: nearest, bilinear, bicubic, lanczos")
         if len(self.mean) != len(self.std) or len(self.mean) not in _PILLOW_MODES:
             raise InputError(f"mean and std must both have 1, 3 or 4 channels, got {len(self.mean)} and {len(self.std)}")
-        if min(self.size) < 1 or any(s <= 0 for s in self.std):
-            raise InputError("preprocessing needs a positive size and positive standard deviations")
+        resize = self.resize if isinstance(self.resize, tuple) else (1 if self.resize is None else self.resize,)
+        if min(*self.size, *resize) < 1 or any(s <= 0 for s in self.std):
+            raise InputError("preprocessing needs positive sizes and positive standard deviations")
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Picture -> normalised float tensor [C, H, W]."""

@@ -46,18 +46,19 @@ def parse(spec: ReducerLike) -> Reducer:
 def _number(text: str, spec: str) -> int | float | list[int]:
     try:
         if text.startswith("["):
-            return [int(n) for n in text[1:-1].split(",")]
+            return [int(n) for n in text[1:-1].split(",")] if text != "[]" else []
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
     except ValueError:
         raise SpecError(f"malformed reducer {spec!r}: {text!r} is not a number; known forms: {_FORMS}") from None
 
 
 def _option(kind: type[Reducer], key: str, value: str, spec: str) -> bool | int:
-    known = [field.name for field in dataclasses.fields(kind) if field.name != "r"]
-    if key not in known:
-        raise SpecError(f"reducer {spec!r}: no option {key!r}; known: {', '.join(known) or 'none'}")
-    if value.lower() in ("true", "false"):
+    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "r"}
+    if key not in defaults:
+        raise SpecError(f"reducer {spec!r}: no option {key!r}; known: {', '.join(defaults) or 'none'}")
+    switch = isinstance(defaults[key], bool)
+    if switch and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if re.fullmatch(r"\d+", value):
+    if not switch and re.fullmatch(r"\d+", value):
         return int(value)
-    raise SpecError(f"reducer {spec!r}: option {key} must be true, false or a number, got {value!r}")
+    raise SpecError(f"reducer {spec!r}: option {key} must be {'true or false' if switch else 'a number'}, got {value!r}")

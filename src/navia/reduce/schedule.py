@@ -49,5 +49,6 @@ def format_amount(r: Amount) -> str:
     if isinstance(r, int):
         return str(r)
     if isinstance(r, tuple):
-        return f"{r[0]},{r[1]:g}"
+        short = f"{r[1]:g}"
+        return f"{r[0]},{short if float(short) == r[1] else r[1]}"
     return "[" + ",".join(str(n) for n in r) + "]"

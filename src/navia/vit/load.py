@@ -57,14 +57,14 @@ def load(
         module, given = _create(model, pretrained and checkpoint is None, options)
         name = model
     if checkpoint is not None:
-        load_checkpoint(module, checkpoint)
+        load_checkpoint(module.model if isinstance(module, ViT) else module, checkpoint)
     return wrap(module, preprocessing or given, name).eval()
 
 
 def wrap(model: nn.Module, preprocessing: Preprocessing | None = None, name: str | None = None) -> ViT:
     """The ViT view of a module, by the library that its class comes from."""
     if isinstance(model, ViT):
-        return model
+        return model if preprocessing is None else type(model)(model.model, preprocessing, model.name)
     libraries = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     try:
         if "timm" in libraries:

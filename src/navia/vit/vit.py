@@ -158,7 +158,10 @@ class ViT(nn.Module, ABC):
         """Class indices as a checked tensor on the model's device; None: all classes."""
         if classes is None:
             return None
-        mask = torch.as_tensor(classes, device=self.cls_token.device)
+        try:
+            mask = torch.as_tensor(classes, device=self.cls_token.device)
+        except (TypeError, ValueError):
+            raise InputError(f"a class mask is a non-empty list of class indices, got {classes!r}") from None
         if mask.dim() != 1 or mask.numel() == 0 or mask.is_floating_point() or mask.dtype == torch.bool:
             raise InputError("a class mask is a non-empty list of class indices")
         low, high = int(mask.min()), int(mask.max())

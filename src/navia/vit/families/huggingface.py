@@ -117,7 +117,7 @@ class HuggingFaceViT(ViT):
         if isinstance(usual.resize, tuple):
             resize: int | tuple[int, int] = (round(usual.resize[0] * scale), round(usual.resize[1] * width / usual.size[1]))
         else:
-            resize = round(cast(int, usual.resize) * scale)
+            resize = round(cast(int, usual.resize) * max(height, width) / usual.size[0])
         channels = config.num_channels
         mean, std = (usual.mean, usual.std) if channels == 3 else ((0.5,) * channels,) * 2
         origin = f"usual for {type(model).__name__}, assumed: the module carries no image processor"

@@ -1,5 +1,6 @@
 """timm: VisionTransformer (plain, DeiT, DeiT-III, CLIP towers, DINOv2 with and without registers) and distilled DeiT."""
 
+import difflib
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from navia.vit.vit import ViT
 ensure_torchvision_imports()
 
 from timm.data import resolve_model_data_config  # noqa: E402
-from timm.layers import Attention  # noqa: E402
+from timm.layers import Attention, PatchEmbed  # noqa: E402
 from timm.models.deit import VisionTransformerDistilled  # noqa: E402
 from timm.models.vision_transformer import Block, VisionTransformer  # noqa: E402
 
@@ -138,7 +139,7 @@ def _check(model: nn.Module) -> None:
             raise ModelError(f"the attention of block {i} is a {type(block.attn).__name__}, not timm's Attention")
         if not isinstance(block.norm1, nn.LayerNorm) or not isinstance(block.norm2, nn.LayerNorm):
             raise ModelError(f"block {i} normalises by {type(block.norm1).__name__}, not by LayerNorm")
-    if not isinstance(getattr(model.patch_embed, "proj", None), nn.Conv2d):
+    if not isinstance(model.patch_embed, PatchEmbed) or not isinstance(model.patch_embed.proj, nn.Conv2d):
         raise ModelError(f"patch embedding {type(model.patch_embed).__name__} is not a convolution over patches")
 
 
@@ -147,7 +148,7 @@ def _preprocessing(model: nn.Module) -> Preprocessing:
     cfg = getattr(model, "pretrained_cfg", None)
     if not cfg:
         half = (0.5,) * channels
-        return Preprocessing(tuple(size), half, half, size[0], origin="assumed: the model carries no configuration")
+        return Preprocessing(tuple(size), half, half, max(size), origin="assumed: the model carries no configuration")
     data = resolve_model_data_config(model)
     height, width = size or data["input_size"][1:]
     mean, std, origin = tuple(data["mean"]), tuple(data["std"]), "timm's configuration of the model"
@@ -157,7 +158,7 @@ def _preprocessing(model: nn.Module) -> Preprocessing:
     if data["crop_mode"] == "squash":
         resize: int | tuple[int, int] = (int(height / data["crop_pct"]), int(width / data["crop_pct"]))
     elif data["crop_mode"] == "center":
-        resize = int(height / data["crop_pct"])
+        resize = int(max(height, width) / data["crop_pct"])  # an oblong crop fits into every picture
     else:
         raise ModelError(f"timm's crop mode {data['crop_mode']!r} is not known; pass preprocessing=")
     return Preprocessing((height, width), mean, std, resize, data["interpolation"], origin)
@@ -174,7 +175,7 @@ def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
     import timm
 
     if not timm.is_model(name):
-        near = timm.list_models(f"*{name.split('.')[0].split('_patch')[0]}*")[:5]
+        near = difflib.get_close_matches(name.split(".")[0], timm.list_models(), n=5)
         hint = f"; near: {', '.join(near)}" if near else ""
         raise ModelError(f"timm has no model {name!r}{hint}")
     try:
