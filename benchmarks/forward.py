@@ -1,12 +1,13 @@
 """Forward pass of navia against the library's own dense forward: same weights, same run, interleaved, medians with spread.
 
-    python benchmarks/forward.py                         ViT-B/16 at batch 8 and DeiT-Ti at batch 32
-    python benchmarks/forward.py --model deit_tiny_patch16_224 --batch 64 --reduce tome:4 --reduce tome:8
+python benchmarks/forward.py                         ViT-B/16 at batch 8 and DeiT-Ti at batch 32
+python benchmarks/forward.py --model deit_tiny_patch16_224 --batch 64 --reduce tome:4 --reduce tome:8
 """
 
 import argparse
 import json
 import time
+from functools import partial
 from statistics import median, quantiles
 
 import torch
@@ -23,7 +24,7 @@ def compare(model: str, batch: int, reducers: list[str], rounds: int) -> dict[st
     vit = navia.load(f"timm:{model}", pretrained=False)
     images = torch.randn(batch, vit.in_chans, *vit.preprocessing.size)
     calls = {"timm": lambda: vit.model(images)}
-    calls |= {name: lambda reducer=parse(name): run(vit, images, reducer) for name in reducers}
+    calls |= {name: partial(run, vit, images, parse(name)) for name in reducers}
     times: dict[str, list[float]] = {name: [] for name in calls}
     with torch.inference_mode():
         for round_number in range(rounds + 1):

@@ -25,9 +25,7 @@ def shake(model: nn.Module, seed: int = 0) -> nn.Module:
 def golden_model(checkpoint: Path = GOLDEN / "model.safetensors") -> navia.ViT:
     from timm.models.vision_transformer import VisionTransformer
 
-    model = VisionTransformer(
-        img_size=28, patch_size=4, in_chans=1, num_classes=10, embed_dim=64, depth=12, num_heads=4
-    )
+    model = VisionTransformer(img_size=28, patch_size=4, in_chans=1, num_classes=10, embed_dim=64, depth=12, num_heads=4)
     return navia.load(model, checkpoint=checkpoint)
 
 
@@ -37,8 +35,8 @@ def golden(name: str) -> dict[str, np.ndarray]:
 
 
 def tolerance(data: dict[str, np.ndarray], stream: str, batch: int) -> float:
-    """max(1e-5, 20 x the effect of one rounding of the weights), as the golden data's notes ask for. Where that effect was
-    recorded for stream A only, its largest value stands for the other streams."""
+    """max(1e-5, 20 x the effect of one rounding of the weights), as the golden data's notes ask for. Where that effect
+    was recorded for stream A only, its largest value stands for the other streams."""
     if f"{stream}.ulp_sensitivity" in data:
         return max(1e-5, 20 * float(data[f"{stream}.ulp_sensitivity"][batch]))
     return max(1e-5, 20 * float(data.get("A.ulp_sensitivity", np.zeros(1)).max()))
@@ -48,9 +46,7 @@ def _timm(name: str, **options: object) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         import timm
 
-        return timm.create_model(
-            name, **{"img_size": 32, "num_classes": 11, "embed_dim": 48, "num_heads": 3, **options}
-        )
+        return timm.create_model(name, **{"img_size": 32, "num_classes": 11, "embed_dim": 48, "num_heads": 3, **options})
 
     return build
 
@@ -122,6 +118,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 # One of each library, for suites that multiply with methods and reducers.
 THREE = ("timm plain", "transformers vit", "torchvision")
+
+# The same three, two blocks deep, for what is slow per block.
+SHALLOW: dict[str, Callable[[], nn.Module]] = {
+    "timm plain": _plain(depth=2),
+    "transformers vit": _hf("ViTForImageClassification", num_hidden_layers=2),
+    "torchvision": _torchvision(num_layers=2),
+}
 
 
 def build(name: str, seed: int = 0) -> navia.ViT:

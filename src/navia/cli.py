@@ -24,7 +24,8 @@ errors = Console(stderr=True)
 ModelArgument = Annotated[str, typer.Option("--model", "-m", help="timm:NAME, hf:ORG/NAME, hf:FOLDER or torchvision:NAME.")]
 CheckpointOption = Annotated[Path | None, typer.Option(help="Local weights (.safetensors or .pth); nothing is downloaded.")]
 ReduceOption = Annotated[
-    list[str] | None, typer.Option("--reduce", "-r", help="none, tome:8, evit:8, tofu:8, tome:8,-1, tome:[8,4]; repeatable.")
+    list[str] | None,
+    typer.Option("--reduce", "-r", help="none, tome:8, evit:8, tofu:8, tome:8,-1, tome:[8,4]; repeatable."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -62,7 +63,13 @@ def cost(
     from navia.vit.load import load
 
     vit = load(model, pretrained=False)
-    options = {"forwards": forwards, "prompts": prompts, "measure": measure, "batch": batch, "rounds": rounds}
+    options: dict[str, Any] = {
+        "forwards": forwards,
+        "prompts": prompts,
+        "measure": measure,
+        "batch": batch,
+        "rounds": rounds,
+    }
     rows = [count(vit, spec, **options) for spec in reduce or ["none", "tome:4", "tome:8", "evit:8", "tofu:8"]]
     if as_json:
         _print_json([row.as_dict() for row in rows])

@@ -163,9 +163,7 @@ def check_norms(adapter: navia.Adapter, data: dict[str, np.ndarray], stream: str
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("navia")])
-def test_navia_augmentations_and_loss(
-    name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
-) -> None:
+def test_navia_augmentations_and_loss(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
     adapter = make(CASES[name], golden_vit, golden_inputs)
     losses: list[tuple[float, float]] = []
@@ -225,9 +223,7 @@ def test_foa(stream: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.nda
 
 
 @pytest.mark.parametrize("name", ["cotta_det", "cotta_restore0.001"])
-def test_cotta_student_and_teacher(
-    name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
-) -> None:
+def test_cotta_student_and_teacher(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
     adapter = make(CASES[name], golden_vit, golden_inputs)
     run_stream(adapter, golden_inputs["x_A"])
@@ -241,9 +237,7 @@ def test_cotta_student_and_teacher(
 
 
 @pytest.mark.parametrize("name", ["sar_foa_headx4", "sar_official_headx4", "sar_official"])
-def test_sar_running_loss_and_recoveries(
-    name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
-) -> None:
+def test_sar_running_loss_and_recoveries(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
     adapter = make(CASES[name], golden_vit, golden_inputs)
     running, recoveries = [], []

@@ -159,7 +159,7 @@ def test_inputs_that_are_fine_pass(vit: navia.ViT) -> None:
 
 
 def test_all_errors_are_one_family() -> None:
-    """One `except navia.NaviaError` catches what navia raises on purpose; it is a ValueError for those who do not know it."""
+    """One `except navia.NaviaError` catches what navia raises on purpose; an `except ValueError` does too."""
     for kind in (InputError, ModelError, SpecError):
         assert issubclass(kind, NaviaError)
     assert issubclass(NaviaError, ValueError)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import navia
 from navia.reduce import parse
 from navia.vit.forward import Touch, run
-from tests.families import MODELS, THREE, build, images_for, relative, shake
+from tests.families import MODELS, SHALLOW, THREE, build, images_for, relative, shake
 
 SPECS = ("none", "tome:3", "evit:3", "tofu:3")
 
@@ -31,7 +31,7 @@ def _gradients(logits: Tensor, vit: navia.ViT) -> list[Tensor]:
 @every_spec
 def test_compiled_forward_and_backward_equal_eager_ones_without_a_graph_break(name: str, spec: str) -> None:
     torch.compiler.reset()
-    vit, reducer = build(name), parse(spec)
+    vit, reducer = navia.load(shake(SHALLOW[name]())), parse(spec)
     images = images_for(vit)
 
     def logits(images: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def test_compiled_forward_and_backward_equal_eager_ones_without_a_graph_break(na
 @every_spec
 def test_dynamo_sees_one_graph_even_with_everything_asked_for(spec: str) -> None:
     torch.compiler.reset()
-    vit, reducer = build("timm plain"), parse(spec)
+    vit, reducer = navia.load(shake(SHALLOW["timm plain"]())), parse(spec)
     touch = Touch(cls_shift=torch.ones(48), cls_bias={0: torch.ones(48)}, prompts=torch.ones(2, 48))
 
     def everything(images: Tensor) -> Any:
@@ -62,7 +62,7 @@ def test_dynamo_sees_one_graph_even_with_everything_asked_for(spec: str) -> None
 
 def test_calling_the_compiled_vit_checks_its_input_and_runs() -> None:
     torch.compiler.reset()
-    vit = build("timm plain")
+    vit = navia.load(shake(SHALLOW["timm plain"]()))
     images = images_for(vit)
     compiled = torch.compile(vit, backend="aot_eager")
     assert relative(compiled(images, reduce="tome:3"), vit(images, reduce="tome:3")) <= 1e-5
@@ -209,8 +209,8 @@ def test_replaced_parts_are_honoured() -> None:
     assert relative(vit(images), vit.model(images)) <= 1e-5
 
 
-def test_a_part_whose_output_its_backward_reads_keeps_its_gradient() -> None:
-    """The residual sum must not overwrite what a replaced part still needs."""
+def test_parts_whose_output_their_backward_reads_keep_their_gradients() -> None:
+    """The residual sum does not overwrite what a replaced part still needs."""
     vit: Any = build("timm plain")
     vit.model.blocks[1].mlp = nn.Sequential(vit.model.blocks[1].mlp, nn.Tanh())
     vit.model.blocks[2].attn.proj = nn.Identity()
@@ -218,6 +218,18 @@ def test_a_part_whose_output_its_backward_reads_keeps_its_gradient() -> None:
     ours = _gradients(vit(images), vit)
     theirs = _gradients(vit.model(images), vit)
     assert all((a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-6 for a, b in zip(ours, theirs, strict=True))
+
+
+def test_forward_hooks_see_what_a_part_put_out() -> None:
+    """And go on seeing it after the residual sum."""
+    vit: Any = build("timm plain")
+    seen: list[Tensor] = []
+    handle = vit.model.blocks[1].mlp.register_forward_hook(lambda _, __, output: seen.append(output))
+    with torch.no_grad():
+        vit(images_for(vit))
+        vit.model(images_for(vit))
+    handle.remove()
+    assert relative(seen[0], seen[1]) <= 1e-5
 
 
 def test_inference_mode_and_no_grad_leave_no_graph() -> None:

@@ -66,7 +66,7 @@ def test_every_reducer_runs_on_every_family(name: str, spec: str) -> None:
     assert relative(outcome.logits, dense) > 1e-4  # the tokens that went are missed
     assert outcome.counts == token_counts(vit, reducer)
     assert outcome.counts[-1] < outcome.counts[0]
-    assert outcome.tokens.count == outcome.counts[-1]
+    assert outcome.tokens.length == outcome.counts[-1]
     assert outcome.tokens.prefix == vit.prefix
     assert outcome.tokens.sources is not None
     front = torch.arange(vit.prefix).expand(3, -1)

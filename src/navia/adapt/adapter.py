@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from navia.adapt.delta import check_delta, movable, read_delta, save_delta
+from navia.adapt.delta import check_delta, read_delta, save_delta
 from navia.adapt.guard import Guard, GuardOptions
 from navia.adapt.losses import entropy
 from navia.adapt.method import METHODS, Learned, Look, Method
@@ -51,7 +51,7 @@ class Adapter:
         self.steps = 0
         self.last: Step | None = None
         self._source_state = method.state()
-        self._source_tensors = {name: value.clone() for name, value in movable(method).items()}
+        self._source_tensors = {name: value.clone() for name, value in method.tensors().items()}
 
     def __call__(self, images: Tensor) -> Tensor:
         """Predict, then adapt: logits [B, C] from before the update."""
@@ -63,14 +63,16 @@ class Adapter:
         """The first half of a call: logits now, and what `update` needs to learn from the batch afterwards."""
         self.method.vit.check_images(images)
         start = time.perf_counter()
-        look = self.method.look(images)
+        with torch.inference_mode(False), torch.enable_grad():  # callers may well be inside no_grad or inference_mode
+            look = self.method.look(images.clone() if images.is_inference() else images)
         self._answer_seconds = time.perf_counter() - start
         return look.logits, look
 
     def update(self, look: Look) -> Step:
         """The second half: adapt to a batch that has been answered, under the guard."""
         start = time.perf_counter()
-        learned = self.method.learn(look)
+        with torch.inference_mode(False), torch.enable_grad():
+            learned = self.method.learn(look)
         self.steps += 1
         verdict = self.guard.watch(self.method, look.logits, learned) if self.guard else None
         if verdict and not bool(torch.isfinite(look.logits).all()):
@@ -99,13 +101,7 @@ class Adapter:
         tensors, metadata = read_delta(path)
         check_delta(tensors, metadata, self.method, fingerprint(self.source_vit))
         self.reset()
-        device = self.source_vit.cls_token.device
-        with torch.no_grad():
-            for name, value in tensors.items():
-                if name.startswith("memory."):
-                    self.method.memory[name.removeprefix("memory.")] = value.to(device)
-                else:
-                    self.method.parameters[name].copy_(value)
+        self.method.load_tensors(tensors)
         self.steps = int(metadata.get("steps", 0))
 
     def state_dict(self) -> dict[str, Any]:

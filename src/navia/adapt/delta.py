@@ -20,17 +20,11 @@ class DeltaError(NaviaError):
     """A delta file that is broken or belongs to another model, method or reducer."""
 
 
-def movable(method: Method) -> dict[str, Tensor]:
-    """Everything that shapes the answers: the tuned parameters and what the method remembers of the stream as tensors."""
-    remembered = {f"memory.{name}": value for name, value in method.memory.items() if isinstance(value, Tensor)}
-    return {name: p.detach() for name, p in method.parameters.items()} | remembered
-
-
 def save_delta(path: str | Path, method: Method, source: dict[str, Tensor], weights: str, steps: int) -> None:
     """Write the tensors that differ from the source state."""
     moved = {
         name: value.cpu().contiguous()
-        for name, value in movable(method).items()
+        for name, value in method.tensors().items()
         if name not in source or not torch.equal(value, source[name])
     }
     metadata = {
@@ -68,10 +62,10 @@ def check_delta(tensors: dict[str, Tensor], metadata: dict[str, Any], method: Me
         if metadata.get(what) != own:
             shown = (metadata.get("model"), method.vit.name) if what == "weights" else (metadata.get(what), own)
             raise DeltaError(f"delta belongs to another {what}: {shown[0]}, not {shown[1]}")
+    present = method.tensors()
     for name, value in tensors.items():
-        if not name.startswith("memory.") and (
-            name not in method.parameters or method.parameters[name].shape != value.shape
-        ):
+        known = name.startswith("memory.") if name not in present else present[name].shape == value.shape
+        if not known:
             raise DeltaError(f"delta holds {name} {tuple(value.shape)}, which this adapter does not tune")
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise DeltaError(f"delta holds NaN or infinite values in {name}")

@@ -106,7 +106,9 @@ class Method(ABC):
         if self.world.distributed and not self.distributable:
             raise SpecError(f"method {self.name!r} does not run over several processes")
         if source is None and self._wants_source():
-            raise SourceError(f"method {self.name!r} needs source statistics: navia.SourceStatistics.measure(vit, images, reduce)")
+            raise SourceError(
+                f"method {self.name!r} needs source statistics: navia.SourceStatistics.measure(vit, images, reduce)"
+            )
         if source is not None:
             source.check(vit, reduce)
             source = source.to(vit.cls_token.device)
@@ -129,7 +131,7 @@ class Method(ABC):
         """Names of the model's parameters that this method tunes: all LayerNorms unless a method says otherwise."""
         return norm_parameters(vit)
 
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 (most methods have nothing to add)
         """Add parameters beside the model's own and fill the memory."""
 
     def make_optimizer(self) -> torch.optim.Optimizer:
@@ -178,7 +180,7 @@ class Method(ABC):
     def descend(self, loss: Tensor) -> None:
         """One step of the optimiser down this process's share of the loss."""
         assert self.optimizer is not None
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.world.sum_gradients(self.parameters.values())
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -192,6 +194,20 @@ class Method(ABC):
         return self.needs_source
 
     # ---- state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that shapes the answers, by name: tuned parameters, and tensors in the memory as `memory.NAME`."""
+        remembered = {f"memory.{name}": value for name, value in self.memory.items() if isinstance(value, Tensor)}
+        return {name: p.detach() for name, p in self.parameters.items()} | remembered
+
+    @torch.no_grad()
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over tensors under the names of `tensors()`."""
+        for name, value in tensors.items():
+            if name.startswith("memory."):
+                self.memory[name.removeprefix("memory.")] = value.to(self.vit.cls_token.device)
+            else:
+                self.parameters[name].copy_(value)
 
     def state(self) -> dict[str, Any]:
         """Everything that moves, as copies."""

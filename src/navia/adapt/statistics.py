@@ -70,7 +70,8 @@ class SourceStatistics:
         """
         reducer = parse(reduce)
         mask = vit.class_mask(classes)
-        moments, importance, rounds = StreamMoments(), {}, 0
+        moments, rounds = StreamMoments(), 0
+        importance: dict[str, Tensor] = {}
         model = private_copy(vit, norm_parameters(vit) if fisher else [])
         for chunk in image_batches(vit, images, batch, limit):
             with torch.set_grad_enabled(fisher):

@@ -41,7 +41,7 @@ class Preprocessing:
     def __call__(self, image: Image.Image) -> Tensor:
         """Picture -> normalised float tensor [C, H, W]."""
         pixels = np.asarray(self.crop(image), dtype=np.float32).reshape(*self.size, len(self.mean)) / np.float32(255)
-        normalised = (pixels - np.float32(self.mean)) / np.float32(self.std)
+        normalised = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32))
 
     def batch(self, images: Sequence[Image.Image]) -> Tensor:

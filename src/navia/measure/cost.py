@@ -103,13 +103,19 @@ def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int)
         if r and reducer.needs_cls_attention:
             macs["cls_attention"] += before * width
     macs["norms"] += _NORM_OPS * vit.dim * vit.depth  # the CLS features of all blocks, the last through the final norm
-    macs["head"] = vit.dim * vit.num_classes
+    macs["head"] = _head_matrices(vit)
     return macs
 
 
 def _matrices(module: nn.Module) -> int:
     """Entries of a module's weight matrices = its MACs per token."""
     return sum(p.numel() for p in module.parameters() if p.dim() == 2)
+
+
+def _head_matrices(vit: ViT) -> int:
+    """Entries of the linear layers outside the blocks: one classifier or two, of one pooled row or several."""
+    inside = {id(m) for layer in range(vit.depth) for part in vit.block_parts(layer) for m in part.modules()}
+    return sum(m.weight.numel() for m in vit.modules() if isinstance(m, nn.Linear) and id(m) not in inside)
 
 
 def _head_width(vit: ViT, attention: nn.Module) -> int:

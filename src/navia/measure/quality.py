@@ -14,6 +14,8 @@ def check(logits: Tensor, labels: Tensor) -> None:
         raise InputError(f"need logits [N, classes] and labels [N], got {tuple(logits.shape)}, {tuple(labels.shape)}")
     if logits.shape[0] == 0:
         raise InputError("no predictions to judge")
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(f"labels must be integers, got {labels.dtype}")
     if not bool(torch.isfinite(logits).all()):
         raise InputError("logits hold NaN or infinite values")
     if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
@@ -23,6 +25,8 @@ def check(logits: Tensor, labels: Tensor) -> None:
 def top_k(logits: Tensor, labels: Tensor, k: int = 1) -> float:
     """Share of rows whose label is among the k largest logits."""
     check(logits, labels)
+    if k < 1:
+        raise InputError(f"k must be at least 1, got {k}")
     best = logits.topk(min(k, logits.shape[1]), dim=1).indices
     return (best == labels.unsqueeze(1)).any(dim=1).double().mean().item()
 
@@ -36,6 +40,8 @@ def nll(logits: Tensor, labels: Tensor) -> float:
 def ece(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
     """Expected calibration error: mean |confidence - accuracy| over equal-width bins, weighted by their counts."""
     check(logits, labels)
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, got {bins}")
     confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
     correct = (predicted == labels).double()
     which = (confidence * bins).ceil().long().clamp(1, bins) - 1

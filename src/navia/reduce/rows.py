@@ -30,7 +30,7 @@ def add_at(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Rows `index` [B, M] (each row at most once) of x [B, N, D] -> [B, M, D]."""
     if torch.is_grad_enabled() and x.requires_grad:
-        return _Take.apply(x, index)  # type: ignore[no-any-return, no-untyped-call]
+        return _Take.apply(x, index)
     return _select(x, index)
 
 
@@ -59,7 +59,7 @@ def merge_rows(x: Tensor, kept: Tensor, removed: Tensor, into: Tensor, share: Te
     share, rest [B, R] carry no gradient; `rest` is equal for removed rows with the same target. -> [B, M, D]
     """
     if torch.is_grad_enabled() and x.requires_grad:
-        return _MergeRows.apply(x, kept, removed, into, share, rest)  # type: ignore[no-any-return, no-untyped-call]
+        return _MergeRows.apply(x, kept, removed, into, share, rest)
     return _merge_rows(x, kept, removed, into, share, rest)
 
 
@@ -75,9 +75,7 @@ def _merge_rows(x: Tensor, kept: Tensor, removed: Tensor, into: Tensor, share: T
 
 class _MergeRows(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, kept: Tensor, removed: Tensor, into: Tensor, share: Tensor, rest: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, kept: Tensor, removed: Tensor, into: Tensor, share: Tensor, rest: Tensor) -> Tensor:
         ctx.save_for_backward(kept, removed, into, share, rest)
         ctx.rows = x.shape[1]
         return _merge_rows(x, kept, removed, into, share, rest)

@@ -29,7 +29,8 @@ def largest_norms(values: Tensor, matching: Matching) -> Tensor:
 
 def rescale(values: Tensor, norms: Tensor, rows: Tensor | None) -> Tensor:
     """Give `rows` [B, M] (bool; None: all rows) of values [B, M, D] the norms [B, M] (MLERP)."""
-    scale = (norms / values.norm(dim=-1)).unsqueeze(-1)
+    floor = torch.finfo(values.dtype).eps  # a mean of opposites is zero and stays so
+    scale = (norms / values.norm(dim=-1).clamp_min(floor)).unsqueeze(-1)
     return values * (scale if rows is None else torch.where(rows.unsqueeze(-1), scale, 1.0))
 
 

@@ -18,12 +18,12 @@ class Tokens(NamedTuple):
     sources: Tensor | None = None
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         return self.values.shape[1]
 
     @property
     def image_count(self) -> int:
-        return self.count - self.prefix
+        return self.length - self.prefix
 
     def traced(self) -> "Tokens":
         """The same tokens, from here on remembering where each one went."""

@@ -46,5 +46,3 @@ def draw(vit: ViT, image: Image.Image, reducers: list[Reducer], scale: int = 2) 
     gap = np.full((big.shape[0], 8, 3), 255, dtype=np.uint8)
     strip = [part for panel in panels for part in (panel, gap)][:-1]
     return Image.fromarray(np.concatenate(strip, axis=1))
-
-

@@ -71,7 +71,7 @@ def run(
     tokens = _enter(vit, images, touch)
     if trace:
         tokens = tokens.traced()
-    counts, cls_rows = [tokens.count], []
+    counts, cls_rows = [tokens.length], []
     all_keys: list[Tensor] = []
     all_attention: list[Tensor] = []
 
@@ -94,7 +94,7 @@ def run(
         if touch.bias_position == "post_merge":
             tokens = _bias(tokens, touch.cls_bias.get(layer))
         tokens = _add(tokens, vit.mlp(layer, tokens.values))
-        counts.append(tokens.count)
+        counts.append(tokens.length)
         if keys and seen.keys is not None:
             all_keys.append(seen.keys)
         if attention and seen.cls_attention is not None:
@@ -116,7 +116,7 @@ def run(
 def head(vit: ViT, pooled: Tensor, shift: Tensor | None = None, classes: Tensor | None = None) -> Tensor:
     """Pooled rows [B, K, D] -> logits, with `shift` [D] on the CLS feature, restricted to the columns `classes`."""
     if shift is not None:
-        pooled = torch.cat([pooled[:, :1] + shift, pooled[:, 1:]], dim=1)
+        pooled = _shifted(pooled, shift)
     logits = vit.classify(pooled)
     return logits if classes is None else logits[:, classes]
 
@@ -125,7 +125,7 @@ def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:
     values = vit.embed(images.to(vit.patch_projection.weight.dtype))
     prefix = vit.prefix
     if touch.cls_shift is not None:
-        values = torch.cat([values[:, :1] + touch.cls_shift, values[:, 1:]], dim=1)
+        values = _shifted(values, touch.cls_shift)
     values = vit.enter(values)
     if touch.prompts is not None:
         prompts = touch.prompts.to(values.dtype).expand(values.shape[0], -1, -1)
@@ -135,16 +135,17 @@ def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:
 
 
 def _add(tokens: Tokens, update: Tensor) -> Tokens:
-    """The residual sum, written into `update`, which a projection has just allocated and no backward pass reads."""
-    values = tokens.values
-    return tokens._replace(values=update.add_(values) if update.dtype == values.dtype else values + update)
+    """The residual sum; not in place, for `update` may be what a hook or a backward pass holds on to."""
+    return tokens._replace(values=tokens.values + update)
 
 
 def _bias(tokens: Tokens, bias: Tensor | None) -> Tokens:
-    if bias is None:
-        return tokens
-    values = tokens.values
-    return tokens._replace(values=torch.cat([values[:, :1] + bias, values[:, 1:]], dim=1))
+    return tokens if bias is None else tokens._replace(values=_shifted(tokens.values, bias))
+
+
+def _shifted(values: Tensor, shift: Tensor) -> Tensor:
+    """`shift` [D] added to row 0 of values [B, N, D], in the dtype of the values."""
+    return torch.cat([values[:, :1] + shift.to(values.dtype), values[:, 1:]], dim=1)
 
 
 def _check_touch(vit: ViT, touch: Touch) -> None:

@@ -92,7 +92,7 @@ def _refusal(model: nn.Module, why: str) -> ModelError:
 
 
 def _create(name: str, pretrained: bool, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing | None]:
-    source, colon, rest = name.partition(":")
+    source, _, rest = name.partition(":")
     if source == "timm" and rest:
         from navia.vit.families import timm
 

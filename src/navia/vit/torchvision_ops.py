@@ -14,7 +14,7 @@ _declared: list[torch.library.Library] = []  # declarations live as long as the 
 def ensure_torchvision_imports() -> bool:
     """Import torchvision, declaring missing operators first if need be. True if something had to be declared."""
     try:
-        import torchvision  # noqa: F401
+        import torchvision
     except RuntimeError as error:
         if "operator torchvision::" not in str(error):
             raise

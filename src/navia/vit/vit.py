@@ -126,9 +126,7 @@ class ViT(nn.Module, ABC):
 
     # ---- the boundary
 
-    def forward(
-        self, images: Tensor, reduce: ReducerLike = None, classes: Sequence[int] | Tensor | None = None
-    ) -> Tensor:
+    def forward(self, images: Tensor, reduce: ReducerLike = None, classes: Sequence[int] | Tensor | None = None) -> Tensor:
         from navia.vit.forward import run
 
         self.check_images(images)

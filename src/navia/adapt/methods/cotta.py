@@ -1,5 +1,6 @@
 """CoTTA: learn from an averaged teacher, restore some weights at random (Wang et al., 2022; arXiv 2203.13591)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,13 +87,22 @@ class Cotta(Method):
             mask = torch.rand(parameter.shape, generator=self.generator) < self.options.restore
             parameter.copy_(torch.where(mask.to(parameter.device), self.source_weights[name], parameter))
 
-    def state(self) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Tensor]:
         teacher = dict(self.teacher.model.named_parameters())
-        return super().state() | {"teacher": {name: teacher[name].detach().clone() for name in self.parameters}}
+        return super().tensors() | {f"teacher.{name}": teacher[name].detach() for name in self.parameters}
 
     @torch.no_grad()
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        own = {name: value for name, value in tensors.items() if not name.startswith("teacher.")}
+        super().load_tensors(own)
+        teacher = dict(self.teacher.model.named_parameters())
+        for name in tensors.keys() - own.keys():
+            teacher[name.removeprefix("teacher.")].copy_(tensors[name])
+
+    def state(self) -> dict[str, Any]:
+        teacher = {name: value.clone() for name, value in self.tensors().items() if name.startswith("teacher.")}
+        return super().state() | {"teacher": teacher}
+
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        teacher = dict(self.teacher.model.named_parameters())
-        for name, value in state["teacher"].items():
-            teacher[name].copy_(value)
+        self.load_tensors(state["teacher"])

@@ -71,9 +71,7 @@ class Foa(Method):
         losses, best, features = [], None, []
         for candidate in candidates:
             prompts = torch.from_numpy(candidate).to(images).view(shape)
-            outcome = run(
-                self.vit, images, self.reduce, touch=Touch(prompts=prompts), classes=self.classes, features=True
-            )
+            outcome = run(self.vit, images, self.reduce, touch=Touch(prompts=prompts), classes=self.classes, features=True)
             loss = self._fitness(outcome, recent)
             if best is None or loss < min(losses):
                 best = (prompts, outcome)
@@ -131,7 +129,7 @@ class _Search:
             import cma
         except ImportError as error:
             raise NaviaError("method 'foa' needs the cma package: pip install 'navia[bench]'") from error
-        self.random = np.random.RandomState(seed)  # noqa: NPY002 (the generator that pycma's published seeds refer to)
+        self.random = np.random.RandomState(seed)
         population = options.population - 1 if options.population else int(4 + 3 * math.log(dimensions))
         settings: dict[str, Any] = {
             "popsize": population,

@@ -1,7 +1,7 @@
 """NAVIA: give back the information that merging takes, through the CLS token (arXiv 2508.03388, section 3).
 
-Besides the norms, two augmentations are tuned by the same loss (Eq. 7): delta, added to the CLS embedding, and delta_l, added
-to the CLS row inside the shallow blocks after the merge and before the MLP. Both start at zero.
+Besides the norms, two augmentations are tuned by the same loss (Eq. 7): delta, added to the CLS embedding, and delta_l,
+added to the CLS row inside the shallow blocks after the merge and before the MLP. Both start at zero.
 """
 
 import math

@@ -79,7 +79,9 @@ class Sar(Method):
         parameters = list(self.parameters.values())
         gradients = torch.autograd.grad(loss, parameters)
         scale = self.options.rho / (norm_of(gradients) + 1e-12)
-        moved = [(parameter, gradient * scale) for parameter, gradient in zip(parameters, gradients, strict=True)]
+        moved: list[tuple[Tensor, Tensor]] = [
+            (parameter, gradient * scale) for parameter, gradient in zip(parameters, gradients, strict=True)
+        ]
         for parameter, offset in moved:
             parameter.data.add_(offset)
         return moved

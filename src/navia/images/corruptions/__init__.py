@@ -69,9 +69,7 @@ def names(*, extra: bool = False) -> tuple[str, ...]:
     return tuple(name for group, members in CORRUPTIONS.items() if extra or group != "extra" for name in members)
 
 
-def corrupt(
-    image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator
-) -> NDArray[np.uint8]:
+def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator) -> NDArray[np.uint8]:
     """The image after one corruption: same shape, uint8; the input and the global random state stay as they are.
 
     image     H x W x 3 RGB, H x W x 1 or H x W grey, uint8, both sides at least 28 px

@@ -115,7 +115,10 @@ class HuggingFaceViT(ViT):
         height, width = _pair(config.image_size)
         scale = height / usual.size[0]
         if isinstance(usual.resize, tuple):
-            resize: int | tuple[int, int] = (round(usual.resize[0] * scale), round(usual.resize[1] * width / usual.size[1]))
+            resize: int | tuple[int, int] = (
+                round(usual.resize[0] * scale),
+                round(usual.resize[1] * width / usual.size[1]),
+            )
         else:
             resize = round(cast(int, usual.resize) * max(height, width) / usual.size[0])
         channels = config.num_channels
@@ -129,7 +132,14 @@ class HuggingFaceViT(ViT):
             if not isinstance(getattr(self.model, name), nn.Linear):
                 raise ModelError(f"this {kind} has no classifier (num_labels=0)")
         for i in range(self.depth):
-            for part in ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj", "mlp", *self.norms):
+            for part in (
+                "attention.q_proj",
+                "attention.k_proj",
+                "attention.v_proj",
+                "attention.o_proj",
+                "mlp",
+                *self.norms,
+            ):
                 try:
                     self._block(i).get_submodule(part)
                 except AttributeError:

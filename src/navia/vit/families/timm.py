@@ -143,8 +143,8 @@ def _check(model: nn.Module) -> None:
         raise ModelError(f"patch embedding {type(model.patch_embed).__name__} is not a convolution over patches")
 
 
-def _preprocessing(model: nn.Module) -> Preprocessing:
-    channels, size = model.patch_embed.proj.in_channels, model.patch_embed.img_size  # type: ignore[union-attr]
+def _preprocessing(model: Any) -> Preprocessing:
+    channels, size = model.patch_embed.proj.in_channels, model.patch_embed.img_size
     cfg = getattr(model, "pretrained_cfg", None)
     if not cfg:
         half = (0.5,) * channels

@@ -1,0 +1,134 @@
+"""Adaptation on the real thing: DeiT-Ti on ImageNet validation images under generated corruptions.
+
+    python benchmarks/real.py --out real.jsonl            runs what is not in the file yet; stop and start at will
+    python benchmarks/real.py --out real.jsonl --table    prints the table of what is there
+
+64 clean images give the source statistics and are left out of the stream; every run starts from the source.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+import torch
+
+import navia
+from navia.images.corruptions import corrupt
+from navia.images.folder import open_image, scan
+from navia.measure.quality import ece, top_k, wilson
+
+SHARED = Path(__file__).parents[2] / "shared"
+WEIGHTS = Path(os.environ.get("NAVIA_DEIT", SHARED / "deit_tiny_patch16_224" / "model.safetensors"))
+IMAGES = Path(os.environ.get("NAVIA_IMAGENET", SHARED / "imagenet-val-2k"))
+CORRUPTIONS = ["gaussian_noise", "contrast", "defocus_blur", "jpeg_compression"]
+RUNS = ["none|none", "tent|none", "align|none", "align|tome:8", "navia|tome:8"]
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95 % quantile of Student's t for n runs
+
+
+def corrupted(folder: navia.images.folder.Folder, positions: list[int], name: str, severity: int) -> np.ndarray:
+    """Pictures as uint8 [N, 224, 224, 3]; each image's noise depends on its position alone."""
+    pictures = [np.asarray(open_image(folder.paths[i]).convert("RGB")) for i in positions]
+    if name != "clean":
+        pictures = [corrupt(p, name, severity, seed=i) for i, p in zip(positions, pictures, strict=True)]
+    return np.stack(pictures)
+
+
+def to_tensor(vit: navia.ViT, pictures: np.ndarray) -> torch.Tensor:
+    mean_, std = (torch.tensor(v)[:, None, None] for v in (vit.preprocessing.mean, vit.preprocessing.std))
+    return (torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255 - mean_) / std
+
+
+def stream(vit: navia.ViT, run: str, source_images: torch.Tensor, pictures: np.ndarray, labels: torch.Tensor,
+           order: np.ndarray, batch: int, sources: dict[str, navia.SourceStatistics]) -> dict[str, object]:  # fmt: skip
+    """One pass over the stream: what the adapter answered for each batch when it came."""
+    method, reduce, *settings = run.split("|")
+    options = json.loads(settings[0]) if settings else {}
+    if reduce not in sources:
+        sources[reduce] = navia.SourceStatistics.measure(vit, source_images, reduce)
+    adapter = navia.adapt(vit, method, reduce, sources[reduce], **options)
+    answers, guards, start = [], [], time.perf_counter()
+    for begin in range(0, len(order), batch):
+        answers.append(adapter(to_tensor(vit, pictures[order[begin : begin + batch]])))
+        if adapter.last is not None and adapter.last.guard:
+            guards.append(f"{adapter.last.number}: {adapter.last.guard}")
+    logits, y = torch.cat(answers), labels[order]
+    return {
+        "top1": top_k(logits, y),
+        "ece": ece(logits, y),
+        "seconds": time.perf_counter() - start,
+        "guard": guards,
+        "images": len(order),
+    }
+
+
+def print_table(path: Path) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    names = list(dict.fromkeys(row["corruption"] for row in rows))
+    print("| run | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))
+    for run in dict.fromkeys(row["run"] for row in rows):
+        cells = []
+        for name in names:
+            own = [row for row in rows if row["run"] == run and row["corruption"] == name]
+            scores = [100 * row["top1"] for row in own]
+            if len(scores) > 1:
+                half = T95.get(len(scores), 1.96) * stdev(scores) / len(scores) ** 0.5
+                cells.append(f"{mean(scores):.1f} ± {half:.1f} ({len(scores)})")
+            elif scores:
+                low, high = wilson(round(own[0]["top1"] * own[0]["images"]), own[0]["images"])
+                cells.append(f"{scores[0]:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+            else:
+                cells.append("not run")
+        print(f"| {run.replace('|', ' + ', 1).replace('|', ' ')} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--run", action="append", help="method|reducer or method|reducer|{options as JSON}; repeatable")
+    parser.add_argument("--corruption", action="append")
+    parser.add_argument("--orders", type=int, default=3)
+    parser.add_argument("--severity", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--images", type=int, help="at most so many images in the stream")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.table:
+        print_table(options.out)
+        return
+    vit = navia.load("timm:deit_tiny_patch16_224", checkpoint=WEIGHTS)
+    folder = scan(IMAGES)
+    labels = torch.tensor(folder.labels)
+    everything = range(len(folder.paths))
+    clean = list(everything)[:: len(folder.paths) // 64][:64]
+    rest = [i for i in everything if i not in set(clean)]
+    source_images = to_tensor(vit, corrupted(folder, clean, "clean", 0))
+    done = set()
+    if options.out.exists():
+        done = {(r["corruption"], r["run"], r["order"]) for r in map(json.loads, options.out.read_text().splitlines())}
+    sources: dict[str, navia.SourceStatistics] = {}
+    for name in options.corruption or CORRUPTIONS:
+        pictures = None
+        for order_seed in range(options.orders):
+            for run in options.run or RUNS:
+                adapts = not run.startswith("none|")
+                if (name, run, order_seed) in done or (order_seed and not adapts):
+                    continue
+                if pictures is None:
+                    pictures = corrupted(folder, rest, name, options.severity)
+                order = np.random.default_rng(order_seed).permutation(len(rest))[: options.images]
+                row = stream(vit, run, source_images, pictures, labels[rest], order, options.batch, sources)
+                row = {"corruption": name, "severity": options.severity, "run": run, "order": order_seed, **row}
+                with options.out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(
+                    f"{name:18} {run:20} order {order_seed}: {100 * row['top1']:.1f} % in {row['seconds']:.0f} s",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
