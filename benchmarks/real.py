@@ -85,6 +85,30 @@ def print_table(path: Path) -> None:
         print(f"| {run.replace('|', ' + ', 1).replace('|', ' ')} | " + " | ".join(cells) + " |")
 
 
+def plot(path: Path, picture: Path) -> None:
+    """Bars of accuracy per corruption, one colour per run, with its forward cost in the legend."""
+    import matplotlib.pyplot as plt
+
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    vit = navia.load("timm:deit_tiny_patch16_224", pretrained=False)
+    names, runs = (list(dict.fromkeys(row[key] for row in rows)) for key in ("corruption", "run"))
+    colours = ["#9aa5b1", "#e0b35c", "#7fb2d6", "#c98bb9", "#2f7d5b"]
+    figure, axes = plt.subplots(figsize=(9, 3.2), constrained_layout=True)
+    for i, run in enumerate(runs):
+        method, reduce = run.split("|")[:2]
+        scores = [[100 * r["top1"] for r in rows if r["run"] == run and r["corruption"] == name] for name in names]
+        at = [j + (i - (len(runs) - 1) / 2) * 0.16 for j in range(len(names))]
+        label = f"{method}{'' if reduce == 'none' else ' + ' + reduce} ({navia.cost(vit, reduce).gmacs:.2f} GMACs)"
+        axes.bar(at, [mean(s) for s in scores], 0.15, label=label, color=colours[i % len(colours)])
+        for x, s in zip(at, scores, strict=True):
+            axes.text(x, mean(s) + 0.4, f"{mean(s):.0f}", ha="center", fontsize=7)
+    axes.set_xticks(range(len(names)), [name.replace("_", " ") for name in names])
+    axes.set_ylabel("top-1 %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=7, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.22))
+    figure.savefig(picture, dpi=160)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -95,8 +119,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, help="at most so many images in the stream")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--plot", type=Path, help="draw what is there to this file")
     options = parser.parse_args()
-    if options.table:
+    if options.table or options.plot:
+        if options.plot:
+            plot(options.out, options.plot)
         print_table(options.out)
         return
     vit = navia.load("timm:deit_tiny_patch16_224", checkpoint=WEIGHTS)

@@ -1,7 +1,6 @@
 """Fixtures that every test may use: small models of all families, golden data, the real weights where they are present."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,26 +16,23 @@ from tests import families  # noqa: E402
 
 torch.set_num_threads(1)  # the workers of the test run share the cores; more threads would wait for each other
 
-GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).parents[2] / "shared"
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
+def _seeded() -> None:
     torch.manual_seed(0)
-    yield
 
 
 @pytest.fixture(scope="session")
 def golden_vit() -> navia.ViT:
     """The small ViT that the golden outputs were recorded on. Treat as read-only."""
-    return families.golden_model(GOLDEN / "model.safetensors")
+    return families.golden_model()
 
 
 @pytest.fixture(scope="session")
 def golden_inputs() -> dict[str, np.ndarray]:
-    with np.load(GOLDEN / "inputs.npz") as data:
-        return {key: data[key] for key in data.files}
+    return families.golden("inputs")
 
 
 @pytest.fixture(scope="session")

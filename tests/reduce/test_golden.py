@@ -57,9 +57,7 @@ def walked(vit: navia.ViT, name: str, stream: str, compat: bool = False) -> list
     reducer = ToFu(ALL[name].r, compat=True) if compat else ALL[name]
     images = torch.from_numpy(golden("inputs")[f"x_{stream}"])
     with torch.no_grad():
-        return [
-            run(vit, batch, reducer, features=True, keys=True, attention=True, trace=True) for batch in images.unbind(0)
-        ]
+        return [run(vit, batch, reducer, features=True, keys=True, attention=True, trace=True) for batch in images.unbind(0)]
 
 
 def attention_margins(outcome: Outcome, reducer: Reducer) -> tuple[np.ndarray, np.ndarray]:

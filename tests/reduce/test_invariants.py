@@ -14,8 +14,7 @@ from navia.reduce import REDUCERS, EViT, NoReduction, Reducer, Seen, ToFu, Token
 from navia.reduce.matching import match
 from navia.reduce.schedule import amounts
 
-settings.register_profile("navia", deadline=None, max_examples=40)
-settings.load_profile("navia")
+examples = settings(deadline=None, max_examples=40, database=None)
 
 shapes = st.fixed_dictionaries(
     {
@@ -56,6 +55,7 @@ def step(reducer: Reducer, tokens: Tokens, r: int, seen: Seen) -> Tokens:
     return reducer.step(tokens, r, seen, layer=2, depth=4) if r else tokens
 
 
+@examples
 @given(shapes, reducers)
 def test_counts_are_the_reducers_own_arithmetic(shape: dict[str, int], reducer: Reducer) -> None:
     tokens, seen = sample(shape)
@@ -67,6 +67,7 @@ def test_counts_are_the_reducers_own_arithmetic(shape: dict[str, int], reducer: 
     assert 1 <= out.image_count <= shape["image"]
 
 
+@examples
 @given(shapes, reducers)
 def test_the_prefix_stays_in_place_and_unchanged(shape: dict[str, int], reducer: Reducer) -> None:
     tokens, seen = sample(shape)
@@ -80,6 +81,7 @@ def test_the_prefix_stays_in_place_and_unchanged(shape: dict[str, int], reducer:
         assert (out.sizes[:, :prefix] == 1).all()
 
 
+@examples
 @given(shapes, reducers)
 def test_sources_reach_every_row_that_is_left(shape: dict[str, int], reducer: Reducer) -> None:
     tokens, seen = sample(shape)
@@ -92,6 +94,7 @@ def test_sources_reach_every_row_that_is_left(shape: dict[str, int], reducer: Re
     assert (lost == (shape["image"] - out.image_count if drops else 0)).all()
 
 
+@examples
 @given(shapes, merging, st.integers(1, 3))
 def test_sizes_always_add_up_to_the_tokens_at_the_start(shape: dict[str, int], reducer: Reducer, rounds: int) -> None:
     tokens, _ = sample(shape)
@@ -107,6 +110,7 @@ def test_sizes_always_add_up_to_the_tokens_at_the_start(shape: dict[str, int], r
         assert torch.equal(tokens.sizes, counted)
 
 
+@examples
 @given(shapes, st.booleans())
 def test_tome_keeps_the_weighted_mean_of_all_tokens(shape: dict[str, int], sized: bool) -> None:
     tokens, seen = sample(shape)
@@ -124,6 +128,7 @@ def test_tome_keeps_the_weighted_mean_of_all_tokens(shape: dict[str, int], sized
     assert torch.allclose(out.image_mean(), image, rtol=1e-5, atol=1e-5)
 
 
+@examples
 @given(shapes)
 def test_tofu_gives_merged_rows_the_largest_norm_of_their_members(shape: dict[str, int]) -> None:
     tokens, seen = sample(shape)
@@ -137,6 +142,7 @@ def test_tofu_gives_merged_rows_the_largest_norm_of_their_members(shape: dict[st
     assert torch.allclose(cosine, torch.ones_like(cosine))
 
 
+@examples
 @given(shapes)
 def test_tofu_compat_has_equal_values(shape: dict[str, int]) -> None:
     tokens, seen = sample(shape)
@@ -153,9 +159,7 @@ def test_tofu_compat_takes_the_radial_gradient_from_every_row() -> None:
         out.values[:, 0].square().sum().backward()
         assert values.grad is not None
         along = (values.grad[:, 0] * values[:, 0]).sum(dim=-1)
-        assert torch.allclose(
-            along, torch.zeros(2, dtype=along.dtype) if compat else 2 * values[:, 0].square().sum(dim=-1)
-        )
+        assert torch.allclose(along, torch.zeros(2, dtype=along.dtype) if compat else 2 * values[:, 0].square().sum(dim=-1))
 
 
 @pytest.mark.parametrize("compat", [False, True])
@@ -171,6 +175,7 @@ def test_tofu_of_opposite_or_zero_tokens_stays_finite(compat: bool) -> None:
         assert values.grad.isfinite().all()
 
 
+@examples
 @given(shapes)
 def test_evit_fused_token_is_the_sum_weighted_by_attention(shape: dict[str, int]) -> None:
     tokens, seen = sample(shape)
@@ -188,6 +193,7 @@ def test_evit_fused_token_is_the_sum_weighted_by_attention(shape: dict[str, int]
         assert torch.allclose(sample_out[-1], sum(weights[row] * values[row] for row in go))
 
 
+@examples
 @given(shapes, merging)
 def test_merging_identical_tokens_changes_nothing(shape: dict[str, int], reducer: Reducer) -> None:
     tokens, seen = sample(shape)
@@ -196,6 +202,7 @@ def test_merging_identical_tokens_changes_nothing(shape: dict[str, int], reducer
     assert torch.allclose(out.values, same[:, : out.count], rtol=1e-6)
 
 
+@examples
 @given(shapes, reducers)
 def test_samples_do_not_see_each_other(shape: dict[str, int], reducer: Reducer) -> None:
     """Permuting the batch permutes the result, and a batch of one gives the same row."""
@@ -218,6 +225,7 @@ def test_samples_do_not_see_each_other(shape: dict[str, int], reducer: Reducer) 
     assert torch.equal(alone.sources, whole.sources[-1:])
 
 
+@examples
 @given(shapes)
 def test_matching_partitions_the_rows(shape: dict[str, int]) -> None:
     _, seen = sample(shape)
@@ -232,6 +240,7 @@ def test_matching_partitions_the_rows(shape: dict[str, int]) -> None:
         assert all(stay[row] % 2 != gone % 2 for row, gone in zip(target, go, strict=True))  # from A into B
 
 
+@examples
 @given(shapes, reducers)
 def test_steps_do_not_write_to_their_input(shape: dict[str, int], reducer: Reducer) -> None:
     tokens, seen = sample(shape)
@@ -242,6 +251,7 @@ def test_steps_do_not_write_to_their_input(shape: dict[str, int], reducer: Reduc
     assert torch.equal(seen.keys, before[1])
 
 
+@examples
 @given(shapes, reducers)
 def test_gradients_are_finite_and_reach_every_row_that_is_kept(shape: dict[str, int], reducer: Reducer) -> None:
     tokens, seen = sample(shape)
@@ -265,6 +275,7 @@ inflected = st.tuples(st.integers(0, 60), st.floats(-1, 1))
 amount = st.one_of(st.integers(0, 60), inflected, listed)
 
 
+@examples
 @given(amount, st.integers(12, 30))
 def test_schedules_have_one_amount_per_block(r: Any, depth: int) -> None:
     made = amounts(r, depth)
@@ -293,6 +304,7 @@ any_reducer = st.one_of(
 )
 
 
+@examples
 @given(any_reducer)
 def test_text_form_reads_back_as_the_same_reducer(reducer: Reducer) -> None:
     assert parse(str(reducer)) == reducer

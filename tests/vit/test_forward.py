@@ -76,9 +76,7 @@ def by_hand(
         tokens = tokens._replace(values=tokens.values + block.attn.proj(attended))
         tokens = biased(tokens, "before the merge", layer)
         if r:
-            tokens = reducer.step(
-                tokens, r, Seen(k.mean(2), scores.softmax(-1).mean(1)[:, 0]), layer, len(model.blocks)
-            )
+            tokens = reducer.step(tokens, r, Seen(k.mean(2), scores.softmax(-1).mean(1)[:, 0]), layer, len(model.blocks))
         tokens = biased(tokens, "after the merge", layer)
         tokens = tokens._replace(values=tokens.values + block.mlp(block.norm2(tokens.values)))
     return model.head(model.norm(tokens.values)[:, 0])
@@ -244,9 +242,7 @@ def test_prompts_are_never_merged_or_dropped(name: str, spec: str) -> None:
     assert outcome.tokens.prefix == protected
     assert outcome.tokens.sources is not None
     assert torch.equal(outcome.tokens.sources[:, :protected], torch.arange(protected).expand(3, -1))
-    assert (
-        (outcome.tokens.sources[:, protected:] >= protected).logical_or(outcome.tokens.sources[:, protected:] < 0).all()
-    )
+    assert (outcome.tokens.sources[:, protected:] >= protected).logical_or(outcome.tokens.sources[:, protected:] < 0).all()
     if outcome.tokens.sizes is not None:
         assert (outcome.tokens.sizes[:, :protected] == 1).all()
 

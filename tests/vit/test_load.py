@@ -76,9 +76,7 @@ def test_hf_image_processor_that_does_not_normalise(hf_folder: Path) -> None:
 
 def test_hf_folder_random_weights_on_request(hf_folder: Path) -> None:
     images = torch.randn(1, 3, 32, 32)
-    assert (
-        relative(navia.load(f"hf:{hf_folder}", pretrained=False)(images), navia.load(f"hf:{hf_folder}")(images)) > 0.01
-    )
+    assert relative(navia.load(f"hf:{hf_folder}", pretrained=False)(images), navia.load(f"hf:{hf_folder}")(images)) > 0.01
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -550,9 +548,7 @@ def test_denormalise_undoes_the_last_step_and_batch_stacks() -> None:
 
 
 def test_describe_says_what_is_done_to_a_picture() -> None:
-    text = Preprocessing(
-        (224, 196), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 256, "bilinear", "somewhere"
-    ).describe()
+    text = Preprocessing((224, 196), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 256, "bilinear", "somewhere").describe()
     for part in ("256", "bilinear", "196x224", "0.485, 0.456, 0.406", "0.229, 0.224, 0.225", "somewhere"):
         assert part in text
     assert "resize to 30x40" in Preprocessing((40, 30), (0.5,), (0.5,), (40, 30)).describe()

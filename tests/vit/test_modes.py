@@ -165,9 +165,7 @@ def _random(library: str, options: dict[str, Any]) -> nn.Module:
     if library == "timm":
         from timm.models.vision_transformer import VisionTransformer
 
-        return VisionTransformer(
-            img_size=32, patch_size=8, num_classes=11, embed_dim=48, depth=4, num_heads=3, **options
-        )
+        return VisionTransformer(img_size=32, patch_size=8, num_classes=11, embed_dim=48, depth=4, num_heads=3, **options)
     if library == "transformers":
         import transformers
 

@@ -170,7 +170,7 @@ def adapt(
         kind.Options.of(method, options),
         source,
         vit.class_mask(classes),
-        World(distributed),
+        World(distributed, vit.cls_token.device),
         seed,
     )
     watcher = Guard(made, guard if isinstance(guard, GuardOptions) else None) if guard else None

@@ -4,6 +4,7 @@ It looks at what a step leaves behind anyway (logits, loss, the tuned parameters
 """
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +18,21 @@ from navia.adapt.world import World
 
 log = logging.getLogger("navia.guard")
 
+_COLLAPSE = "predictions collapse"
+
 
 @dataclass(frozen=True)
 class GuardOptions:
     """every: steps between snapshots of good states. images: so many images set the reference for entropy and diversity.
-    diversity, certainty: collapse is when the effective number of predicted classes falls below `diversity` times its
-    reference while the mean entropy falls below `certainty` times its own. drift: largest relative move of the model's
+    diversity, certainty: collapse is when the predicted classes beyond one (effective number) fall below `diversity` times
+    their reference while the mean entropy falls below `certainty` times its own; the way there is tainted, so it ends at
+    the source. drift: largest relative move of the model's
     own parameters. away: largest discrepancy to the source, in multiples of the first. patience: troubles within ten
     times as many steps that send it back to the source instead of the last good state."""
 
     every: int = 10
     images: int = 128
-    diversity: float = 0.2
+    diversity: float = 0.3
     certainty: float = 0.5
     drift: float = 1.0
     away: float = 20.0
@@ -63,7 +67,7 @@ class Guard:
             return None
         self.troubles = [step for step in self.troubles if self.steps - step < 10 * self.options.patience]
         self.troubles.append(self.steps)
-        hopeless = len(self.troubles) >= self.options.patience
+        hopeless = trouble.startswith(_COLLAPSE) or len(self.troubles) >= self.options.patience
         method.load_state(self._source if hopeless else self.good)
         if hopeless:
             self.good, self.troubles = self._source, []
@@ -73,15 +77,17 @@ class Guard:
         return verdict
 
     def _trouble(self, method: Method, logits: Tensor, learned: Learned) -> str | None:
-        tuned = list(method.parameters.values())
-        size = float(norm_of([p.detach() for p in tuned]))
-        if learned.loss is not None and not _finite(learned.loss):
+        """What is wrong, the same on every process: each makes the same sums, then trouble on one is trouble on all."""
+        collapsed = self._collapsed(logits.nan_to_num())
+        trouble = self._infinite(method, logits, learned) or self._drifted(method) or self._strayed(learned) or collapsed
+        return trouble or ("trouble on another process" if self.world.anywhere(trouble is not None) else None)
+
+    def _infinite(self, method: Method, logits: Tensor, learned: Learned) -> str | None:
+        if learned.loss is not None and not math.isfinite(learned.loss):
             return "the loss is not finite"
-        if not _finite(size):
+        if not math.isfinite(float(norm_of([p.detach() for p in method.parameters.values()]))):
             return "a parameter is not finite"
-        if not bool(torch.isfinite(logits).all()):
-            return "the logits are not finite"
-        return self._drifted(method) or self._strayed(learned) or self._collapsed(logits)
+        return None if bool(torch.isfinite(logits).all()) else "the logits are not finite"
 
     def _drifted(self, method: Method) -> str | None:
         """Relative move of the model's own parameters; those that a method adds start at zero and have no scale."""
@@ -109,7 +115,7 @@ class Guard:
         summary = self.world.total_(summary.cpu())
         histogram, total = summary[:-1], float(summary[-1])
         count = int(histogram.sum())
-        keep = 0.9 ** (count / 64) if self.seen else 0.0
+        keep = 0.7 ** (count / 64) if self.seen else 0.0
         self.histogram = histogram if self.histogram is None else keep * self.histogram + histogram
         self.entropy = keep * self.entropy + (1 - keep) * total / count
         self.seen += count
@@ -119,9 +125,9 @@ class Guard:
         if self.reference is None:
             self.reference = (self.entropy, diversity)
         low = self.entropy < self.options.certainty * self.reference[0]
-        narrow = diversity < self.options.diversity * self.reference[1]
+        narrow = diversity - 1 < self.options.diversity * (self.reference[1] - 1)
         if low and narrow:
-            return f"predictions collapse: {diversity:.1f} effective classes of {self.reference[1]:.1f} at first"
+            return f"{_COLLAPSE}: {diversity:.1f} effective classes of {self.reference[1]:.1f} at first"
         return None
 
     def state(self) -> dict[str, Any]:
@@ -131,7 +137,3 @@ class Guard:
     def load_state(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
-
-
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")

@@ -115,7 +115,7 @@ class Method(ABC):
         if self.needs_fisher and self._wants_source() and not (source and source.fisher):
             raise SourceError(f"method {self.name!r} needs source statistics measured with fisher=True")
         self.source = source
-        self.vit = private_copy(vit, self.tuned(vit))
+        self.vit = private_copy(vit, self.tuned(vit, options))
         self.generator = torch.Generator().manual_seed(seed)
         self.seed = seed
         self.memory: dict[str, Any] = {}
@@ -127,9 +127,20 @@ class Method(ABC):
 
     # ---- what a method is made of
 
-    def tuned(self, vit: ViT) -> list[str]:
+    @classmethod
+    def tuned(cls, vit: ViT, options: Any) -> list[str]:
         """Names of the model's parameters that this method tunes: all LayerNorms unless a method says otherwise."""
         return norm_parameters(vit)
+
+    @classmethod
+    def added(cls, vit: ViT, options: Any) -> int:
+        """How many numbers it tunes beside the model's own parameters."""
+        return 0
+
+    @classmethod
+    def extra_tokens(cls, options: Any) -> int:
+        """Tokens that it adds to every image."""
+        return 0
 
     def start(self) -> None:  # noqa: B027 (most methods have nothing to add)
         """Add parameters beside the model's own and fill the memory."""

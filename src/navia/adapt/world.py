@@ -14,8 +14,9 @@ from torch import Tensor
 class World:
     """The processes that adapt together; one process when `distributed` is off."""
 
-    def __init__(self, distributed: bool = False) -> None:
+    def __init__(self, distributed: bool = False, device: torch.device | None = None) -> None:
         self.distributed = distributed
+        self.device = device or torch.device("cpu")
 
     @property
     def size(self) -> int:
@@ -32,8 +33,14 @@ class World:
     def total_(self, x: Tensor) -> Tensor:
         """Sum over processes, in place, without gradient."""
         if self.distributed:
-            dist.all_reduce(x)
+            message = x.to(self.device)  # NCCL speaks CUDA only
+            dist.all_reduce(message)
+            x.copy_(message)
         return x
+
+    def anywhere(self, here: bool) -> bool:
+        """Whether it is so on any process."""
+        return here if not self.distributed else bool(self.total_(torch.tensor(int(here))) > 0)
 
     def count(self, n: int) -> int:
         """Images of the global batch of which this process holds n."""

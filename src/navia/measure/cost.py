@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from navia.adapt.method import METHODS
 from navia.errors import InputError
 from navia.measure.clock import Timing, measure_forward
 from navia.reduce import NoReduction, Reducer, ReducerLike, parse
@@ -29,6 +30,8 @@ class Cost:
     gmacs_paper: float
     tokens: tuple[int, ...]
     parameters: int
+    method: str
+    trainable: int
     forwards: int
     macs: dict[str, int]
     timing: Timing | None = None
@@ -41,20 +44,27 @@ def cost(
     vit: ViT,
     reduce: ReducerLike = None,
     *,
-    forwards: int = 1,
-    prompts: int = 0,
+    method: str = "none",
+    forwards: int | None = None,
+    prompts: int | None = None,
     measure: bool = False,
     batch: int = 8,
     rounds: int = 5,
 ) -> Cost:
-    """Count what one image costs with `reduce`; forwards and prompts are those of the method (FOA: 28 and 3).
+    """Count what one image costs with `reduce` under `method` at its defaults. Backward passes are not counted.
 
-    measure: also run `rounds` batches of `batch` images for latency and peak memory.
+    forwards, prompts: passes per image and extra tokens, if others than the method's own (FOA: 28 and 3).
+    measure: also run `rounds` forwards of `batch` images for latency and peak memory.
     """
+    kind = METHODS.get(method)
+    options = kind.Options()
+    forwards = kind.forwards if forwards is None else forwards
+    prompts = kind.extra_tokens(options) if prompts is None else prompts
     if forwards < 1 or prompts < 0 or batch < 1 or rounds < 1:
         raise InputError("forwards, batch and rounds must be at least 1, prompts at least 0")
     reducer = parse(reduce)
     reducer.check(vit.depth)
+    shapes = {name: p.numel() for name, p in vit.model.named_parameters()}
     tokens = token_counts(vit, reducer, prompts)
     macs = count_macs(vit, reducer, tokens, vit.prefix + prompts)
     total = forwards * sum(macs.values())
@@ -66,7 +76,9 @@ def cost(
         gmacs=total / 1e9,
         gmacs_paper=(total - unseen) / 2**30,
         tokens=tokens,
-        parameters=sum(p.numel() for p in vit.parameters()),
+        parameters=sum(shapes.values()),
+        method=method,
+        trainable=sum(shapes[name] for name in kind.tuned(vit, options)) + kind.added(vit, options),
         forwards=forwards,
         macs=macs,
         timing=measure_forward(vit, reducer, batch, rounds) if measure else None,

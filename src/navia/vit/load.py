@@ -43,7 +43,8 @@ def load(
 ) -> ViT:
     """Load a ViT for reduction and adaptation.
 
-    model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", or a module of these families.
+    model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", "embedded" (a small ViT that comes with navia),
+    or a module of these families.
     checkpoint: a local .safetensors or .pth file with the weights (nothing is then downloaded).
     preprocessing: overrides what comes with the model.
     pretrained: False leaves the weights random (for costs and tests).
@@ -93,6 +94,10 @@ def _refusal(model: nn.Module, why: str) -> ModelError:
 
 def _create(name: str, pretrained: bool, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing | None]:
     source, _, rest = name.partition(":")
+    if name == "embedded":
+        from navia.vit.families import timm
+
+        return timm.create_embedded(**options)
     if source == "timm" and rest:
         from navia.vit.families import timm
 
@@ -105,4 +110,4 @@ def _create(name: str, pretrained: bool, options: dict[str, Any]) -> tuple[nn.Mo
         from navia.vit.families import torchvision
 
         return torchvision.create(rest, pretrained, **options)
-    raise ModelError(f"unknown model {name!r}; write timm:NAME, hf:ORG/NAME, hf:FOLDER or torchvision:NAME")
+    raise ModelError(f"unknown model {name!r}; write timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded")

@@ -47,9 +47,9 @@ class Align(Method):
         assert look.outcome.features is not None
         assert self.source is not None
         features = look.outcome.features
-        if self.options.shift:
-            self._shift.update(look.outcome.pooled[:, 0].mean(dim=0))
         count = self.world.count(len(features))
+        if self.options.shift:
+            self._shift.update(self.world.total_(features[:, -1].detach().sum(dim=0)) / count)
         recent = self._remember(features) if count < self.options.enough else None
         if count + (0 if recent is None else len(recent)) < max(2, self.options.enough if recent is not None else 2):
             return Learned(kept=0, note="too few images for statistics yet")

@@ -33,7 +33,8 @@ class Cotta(Method):
     Options = CottaOptions
     forwards = 3
 
-    def tuned(self, vit: ViT) -> list[str]:
+    @classmethod
+    def tuned(cls, vit: ViT, options: CottaOptions) -> list[str]:
         return weights_and_biases(vit)
 
     def start(self) -> None:

@@ -50,8 +50,9 @@ class Deyo(Method):
     Options = DeyoOptions
     forwards = 2
 
-    def tuned(self, vit: ViT) -> list[str]:
-        return norm_parameters(vit, early_blocks(vit) if self.options.layers == "early" else None)
+    @classmethod
+    def tuned(cls, vit: ViT, options: DeyoOptions) -> list[str]:
+        return norm_parameters(vit, early_blocks(vit) if options.layers == "early" else None)
 
     def look(self, images: Tensor) -> Look:
         return self.look_with_gradient(images)

@@ -47,8 +47,17 @@ class Foa(Method):
     needs_source = True
     forwards = 28
 
-    def tuned(self, vit: ViT) -> list[str]:
+    @classmethod
+    def tuned(cls, vit: ViT, options: FoaOptions) -> list[str]:
         return []
+
+    @classmethod
+    def added(cls, vit: ViT, options: FoaOptions) -> int:
+        return options.prompts * vit.dim
+
+    @classmethod
+    def extra_tokens(cls, options: FoaOptions) -> int:
+        return options.prompts
 
     def start(self) -> None:
         shape = (self.options.prompts, self.vit.dim)

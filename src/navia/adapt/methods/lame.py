@@ -1,6 +1,7 @@
 """LAME: leave the model alone, correct the predictions so that neighbours agree (Boudiaf et al., 2022; arXiv 2201.05718)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +66,8 @@ class Lame(Method):
     name = "lame"
     Options = LameOptions
 
-    def tuned(self, vit: ViT) -> list[str]:
+    @classmethod
+    def tuned(cls, vit: ViT, options: Any) -> list[str]:
         return []
 
     @torch.no_grad()

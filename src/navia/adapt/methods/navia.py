@@ -17,6 +17,7 @@ from navia.adapt.methods.align import Align, AlignOptions
 from navia.adapt.parameters import choose_layers
 from navia.errors import SpecError
 from navia.vit.forward import Touch
+from navia.vit.vit import ViT
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,15 @@ class NaviaOptions(AlignOptions):
 class Navia(Align):
     name = "navia"
     Options = NaviaOptions
+
+    @classmethod
+    def added(cls, vit: ViT, options: NaviaOptions) -> int:
+        biases = choose_layers(vit.depth, options.layers, options.budget) if options.biases else ()
+        return (options.embedding + len(biases)) * vit.dim
+
+    @classmethod
+    def extra_tokens(cls, options: NaviaOptions) -> int:
+        return int(options.embedding and options.token == "new")
 
     def start(self) -> None:
         o, vit = self.options, self.vit

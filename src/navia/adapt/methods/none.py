@@ -1,6 +1,7 @@
 """No adaptation: the model as it is, at most with FOA's activation shift."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,8 @@ class NoAdaptation(Method):
     def _wants_source(self) -> bool:
         return bool(self.options.shift)
 
-    def tuned(self, vit: ViT) -> list[str]:
+    @classmethod
+    def tuned(cls, vit: ViT, options: Any) -> list[str]:
         return []
 
     @torch.no_grad()

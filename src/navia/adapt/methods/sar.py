@@ -37,7 +37,8 @@ class Sar(Method):
     Options = SarOptions
     forwards = 2
 
-    def tuned(self, vit: ViT) -> list[str]:
+    @classmethod
+    def tuned(cls, vit: ViT, options: SarOptions) -> list[str]:
         return norm_parameters(vit, early_blocks(vit))
 
     def start(self) -> None:

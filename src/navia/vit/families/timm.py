@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from navia.errors import ModelError
+from navia.images import sample
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
+from navia.vit.checkpoint import load_checkpoint
 from navia.vit.torchvision_ops import ensure_torchvision_imports
 from navia.vit.vit import ViT
 
@@ -187,3 +189,12 @@ def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
             raise
         reason = str(error).splitlines()[0]
         raise ModelError(f"no pretrained weights for {name!r} ({reason}); pass checkpoint=FILE") from error
+
+
+def create_embedded(**options: Any) -> tuple[nn.Module, Preprocessing]:
+    """The small ViT of the embedded sample, with its weights."""
+    if options:
+        raise ModelError(f"the embedded model takes no options, got {', '.join(options)}")
+    model = VisionTransformer(img_size=28, patch_size=4, in_chans=1, num_classes=10, embed_dim=64, depth=12, num_heads=4)
+    load_checkpoint(model, sample.MODEL)
+    return model, Preprocessing((28, 28), (sample.MEAN,), (sample.STD,), 28, "bilinear", "the embedded sample")

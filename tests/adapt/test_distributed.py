@@ -1,0 +1,64 @@
+"""One stream over two processes equals one process with the whole batch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import navia
+from navia.errors import SpecError
+from tests.families import build, images_for
+
+STEPS = 5
+
+
+def whole_batches() -> list[torch.Tensor]:
+    return [images_for(build("timm plain"), 14, seed=i) * 1.3 + 0.2 for i in range(STEPS)]
+
+
+def adapted(method: str, images: list[torch.Tensor], distributed: bool) -> dict[str, Any]:
+    vit = build("timm plain")
+    source = navia.SourceStatistics.measure(vit, images_for(vit, 40, seed=77), "tome:2")
+    adapter = navia.adapt(vit, method, "tome:2", source, distributed=distributed)
+    logits = torch.cat([adapter(x) for x in images])
+    assert adapter.last is not None
+    return {"logits": logits, "loss": adapter.last.loss, "parameters": adapter.method.tensors()}
+
+
+def worker(rank: int, method: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    shares = [x[:9] if rank == 0 else x[9:] for x in whole_batches()]  # uneven on purpose
+    torch.save(adapted(method, shares, distributed=True), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("method", ["align", "navia", "tent", "foa_bp"])
+def test_two_processes_equal_one(method: str, tmp_path: Path) -> None:
+    mp.spawn(worker, args=(method, str(tmp_path)), nprocs=2)
+    alone = adapted(method, whole_batches(), distributed=False)
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    shares = [part["logits"].split(size) for part, size in zip(parts, (9, 5), strict=True)]
+    together = torch.cat([rows for step in zip(*shares, strict=True) for rows in step])
+    torch.testing.assert_close(together, alone["logits"], atol=1e-5, rtol=0)
+    for part in parts:
+        assert part["loss"] == pytest.approx(alone["loss"], abs=1e-5)
+        for name, value in alone["parameters"].items():
+            torch.testing.assert_close(part["parameters"][name], value, atol=1e-5, rtol=0)
+
+
+def test_refuses_what_cannot_be_distributed() -> None:
+    with pytest.raises(SpecError, match="init_process_group"):
+        navia.adapt(build("timm plain"), "tent", distributed=True)
+
+
+def test_refuses_methods_that_are_not_distributable(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        with pytest.raises(SpecError, match="lame.*several processes"):
+            navia.adapt(build("timm plain"), "lame", distributed=True)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,416 @@
+"""Statistics, deltas, options, choice and streams as they are in the field."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import navia
+from navia.adapt.delta import DeltaError
+from navia.adapt.statistics import SourceError
+from navia.errors import InputError, SpecError
+from tests.families import build, images_for
+
+VIT = "timm plain"
+
+
+@pytest.fixture(scope="module")
+def vit() -> navia.ViT:
+    return build(VIT)
+
+
+@pytest.fixture(scope="module")
+def source(vit: navia.ViT) -> navia.SourceStatistics:
+    return navia.SourceStatistics.measure(vit, images_for(vit, 48, seed=9), "tome:2")
+
+
+def shifted(vit: navia.ViT, count: int, seed: int) -> torch.Tensor:
+    return images_for(vit, count, seed=seed) * 1.5 + 0.3
+
+
+class TestSourceStatistics:
+    def test_tensor_loader_and_folder_agree(self, vit: navia.ViT, tmp_path: Path) -> None:
+        pictures = []
+        for i in range(6):
+            pixels = torch.randint(0, 255, (40, 36, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(i))
+            picture = Image.fromarray(pixels.numpy())
+            picture.save(tmp_path / f"{i}.png")
+            pictures.append(picture)
+        tensor = vit.preprocessing.batch(pictures)
+        of_tensor = navia.SourceStatistics.measure(vit, tensor, "tome:2")
+        of_loader = navia.SourceStatistics.measure(vit, [(tensor[:4], "labels"), (tensor[4:], "labels")], "tome:2")
+        of_folder = navia.SourceStatistics.measure(vit, tmp_path, "tome:2", batch=4)
+        for other in (of_loader, of_folder):
+            torch.testing.assert_close(other.mean, of_tensor.mean)
+            torch.testing.assert_close(other.std, of_tensor.std)
+            assert other.provenance == of_tensor.provenance
+
+    def test_limit(self, vit: navia.ViT) -> None:
+        images = images_for(vit, 20)
+        some = navia.SourceStatistics.measure(vit, images, limit=10, batch=4)
+        assert some.provenance.count == 10
+        torch.testing.assert_close(some.mean, navia.SourceStatistics.measure(vit, images[:10]).mean)
+
+    def test_save_and_load(self, vit: navia.ViT, tmp_path: Path) -> None:
+        measured = navia.SourceStatistics.measure(vit, images_for(vit, 8), "evit:2", fisher=True)
+        measured.save(tmp_path / "source.safetensors")
+        loaded = navia.SourceStatistics.load(tmp_path / "source.safetensors")
+        assert torch.equal(loaded.mean, measured.mean)
+        assert torch.equal(loaded.std, measured.std)
+        assert loaded.provenance == measured.provenance
+        assert all(torch.equal(loaded.fisher[name], value) for name, value in measured.fisher.items())
+        navia.adapt(vit, "align", "evit:2", tmp_path / "source.safetensors")(images_for(vit, 9))
+
+    def test_discrepancy_of_the_source_itself_is_zero(self, vit: navia.ViT) -> None:
+        images = images_for(vit, 16)
+        own = navia.SourceStatistics.measure(vit, images, "tome:2")
+        adapter = navia.adapt(vit, "align", "tome:2", own)
+        adapter(images)
+        assert adapter.last is not None
+        assert adapter.last.discrepancy == pytest.approx(0, abs=1e-10)
+
+    def test_foreign_statistics_are_refused_by_name(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        with pytest.raises(SourceError, match=r"tome:2, not tome:3"):
+            navia.adapt(vit, "align", "tome:3", source)
+        with pytest.raises(SourceError, match="other weights"):
+            navia.adapt(build(VIT, seed=5), "align", "tome:2", source)
+        with pytest.raises(SourceError, match="other weights"):
+            navia.adapt(build("torchvision"), "align", "tome:2", _as_if(source, build("torchvision")))
+        other = build(VIT)
+        other.preprocessing = dataclasses.replace(vit.preprocessing, mean=(0.1, 0.2, 0.3))
+        with pytest.raises(SourceError, match="preprocessing"):
+            navia.adapt(other, "align", "tome:2", source)
+
+    def test_broken_files(self, tmp_path: Path) -> None:
+        with pytest.raises(SourceError, match="no statistics file"):
+            navia.SourceStatistics.load(tmp_path / "nothing")
+        (tmp_path / "rubbish").write_bytes(b"not a tensor file at all")
+        with pytest.raises(SourceError, match="cannot read"):
+            navia.SourceStatistics.load(tmp_path / "rubbish")
+
+    def test_one_image_is_too_few(self, vit: navia.ViT) -> None:
+        with pytest.raises(InputError, match="at least 2"):
+            navia.SourceStatistics.measure(vit, images_for(vit, 1))
+
+
+def _as_if(source: navia.SourceStatistics, vit: navia.ViT) -> navia.SourceStatistics:
+    pre = vit.preprocessing
+    own = dataclasses.replace(source.provenance, size=pre.size, mean=pre.mean, std=pre.std)
+    return dataclasses.replace(source, provenance=own)
+
+
+class TestBadRequests:
+    @pytest.mark.parametrize("method", ["align", "navia", "foa", "foa_bp"])
+    def test_method_without_its_statistics(self, vit: navia.ViT, method: str) -> None:
+        with pytest.raises(SourceError, match=rf"{method}.*needs source statistics"):
+            navia.adapt(vit, method)
+
+    def test_eata_without_fisher(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        with pytest.raises(SourceError, match="fisher=True"):
+            navia.adapt(vit, "eata", "tome:2", source)
+        navia.adapt(vit, "eata", "tome:2", fisher=0.0)
+
+    def test_unknown_method_and_option(self, vit: navia.ViT) -> None:
+        with pytest.raises(SpecError, match=r"unknown method 'tnet'; known: align, .*tent"):
+            navia.adapt(vit, "tnet")
+        with pytest.raises(SpecError, match=r"no option 'learning_rate'; known: lr, momentum"):
+            navia.adapt(vit, "tent", learning_rate=1e-3)
+
+    @pytest.mark.parametrize(
+        ("method", "options"),
+        [
+            ("tent", {"lr": -1e-3}),
+            ("tent", {"lr": float("nan")}),
+            ("sar", {"variant": "best"}),
+            ("deyo", {"layers": "some"}),
+            ("lame", {"affinity": "cosine"}),
+            ("lame", {"neighbours": 0}),
+            ("navia", {"layers": "middle"}),
+            ("navia", {"layers": [0, 99]}),
+            ("navia", {"layers": [1, 1]}),
+            ("navia", {"budget": 99}),
+            ("navia", {"bias_position": "nowhere"}),
+            ("navia", {"token": "two"}),
+            ("foa", {"prompts": 0}),
+        ],
+    )
+    def test_bad_option_values(
+        self, vit: navia.ViT, source: navia.SourceStatistics, method: str, options: dict[str, object]
+    ) -> None:
+        with pytest.raises(SpecError):
+            navia.adapt(vit, method, "tome:2", source, **options)
+
+
+class TestDelta:
+    def test_small_and_only_what_moved(self, source: navia.SourceStatistics, vit: navia.ViT, tmp_path: Path) -> None:
+        adapter = navia.adapt(vit, "navia", "tome:2", source, eta_delta=0.0)
+        adapter(shifted(vit, 16, 0))
+        adapter.save(tmp_path / "d.safetensors")
+        from safetensors import safe_open
+
+        with safe_open(tmp_path / "d.safetensors", "pt") as file:
+            names = set(file.keys())
+            assert file.metadata()["method"] == "navia"
+        assert "delta" not in names  # its learning rate was 0
+        assert "delta_l.0" in names
+        assert not any("mlp" in name or "attn" in name for name in names)
+
+    def test_vit_base_delta_is_below_300_kb(self, tmp_path: Path) -> None:
+        """LayerNorms 38,400 + CLS 768 + 6 biases of 768, as methods and files count them."""
+        base = navia.load("timm:vit_base_patch16_224", pretrained=False)
+        stats = navia.SourceStatistics.measure(base, torch.randn(2, 3, 224, 224), "tome:8")
+        adapter = navia.adapt(base, "navia", "tome:8", stats)
+        assert adapter.trainable == 38_400 + 768 + 6 * 768
+        with torch.no_grad():
+            for parameter in adapter.method.parameters.values():
+                parameter.add_(0.01)
+        adapter.save(tmp_path / "d.safetensors")
+        assert (tmp_path / "d.safetensors").stat().st_size < 300_000
+
+    def test_foreign_deltas_are_refused(self, source: navia.SourceStatistics, vit: navia.ViT, tmp_path: Path) -> None:
+        path = tmp_path / "d.safetensors"
+        adapter = navia.adapt(vit, "navia", "tome:2", source)
+        adapter(shifted(vit, 16, 0))
+        adapter.save(path)
+        with pytest.raises(DeltaError, match="another method"):
+            navia.adapt(vit, "align", "tome:2", source).load(path)
+        with pytest.raises(DeltaError, match="another weights"):
+            navia.adapt(build(VIT, seed=3), "tent", "tome:2").load(path)
+        with pytest.raises(DeltaError, match="does not tune"):
+            navia.adapt(vit, "navia", "tome:2", source, biases=False).load(path)
+        path.write_bytes(path.read_bytes()[:100])
+        with pytest.raises(DeltaError, match="cannot read"):
+            adapter.load(path)
+        source.save(path)
+        with pytest.raises(DeltaError, match="not a delta"):
+            adapter.load(path)
+
+
+class TestNavia:
+    def test_without_augmentations_it_is_align(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        off = navia.adapt(vit, "navia", "tome:2", source, embedding=False, biases=False)
+        align = navia.adapt(vit, "align", "tome:2", source)
+        for i in range(4):
+            x = shifted(vit, 12, i)
+            assert torch.equal(off(x), align(x))
+
+    def test_layer_sets(self) -> None:
+        from navia.adapt.parameters import choose_layers
+
+        assert choose_layers(12, "shallow", None) == (0, 1, 2, 3, 4, 5)
+        assert choose_layers(12, "shallow", 4) == (0, 1, 2, 3)
+        assert choose_layers(12, "deep", 6) == (6, 7, 8, 9, 10, 11)
+        assert choose_layers(12, "uniform", 6) == (0, 2, 4, 6, 8, 10)
+        assert choose_layers(4, "shallow", None) == (0, 1)
+        assert choose_layers(12, [3, 1], None) == (3, 1)
+
+    def test_first_gradient_reaches_the_chosen_layers(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "navia", "tome:2", source, layers=[0, 2])
+        adapter(shifted(vit, 16, 1))
+        moved = {name for name, p in adapter.method.parameters.items() if name.startswith("delta") and p.abs().sum() > 0}
+        assert moved == {"delta", "delta_l.0", "delta_l.2"}
+
+    @pytest.mark.parametrize("options", [{"token": "re-initialised"}, {"token": "new"}, {"bias_position": "block_input"}])
+    def test_ablations_run_and_reset(self, source: navia.SourceStatistics, vit: navia.ViT, options: dict[str, str]) -> None:
+        adapter = navia.adapt(vit, "navia", "tome:2", source, **options)
+        plain = navia.adapt(vit, "navia", "tome:2", source)
+        stream = [shifted(vit, 12, i) for i in range(3)]
+        answers = [adapter(x) for x in stream]
+        reference = [plain(x) for x in stream]
+        assert not torch.equal(answers[-1], reference[-1])
+        adapter.reset()
+        assert all(torch.equal(adapter(x), a) for x, a in zip(stream, answers, strict=True))
+
+    def test_reinitialised_cls_is_part_of_the_reset_state(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "navia", "tome:2", source, token="re-initialised")
+        adapter(shifted(vit, 12, 0))
+        adapter.reset()
+        token = vit.cls_token[0, 0] + adapter.method.parameters["delta"]
+        assert token.abs().max() < 1e-4
+
+    def test_shift_changes_answers_not_the_update(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        with_shift = navia.adapt(vit, "navia", "tome:2", source, shift=True)
+        without = navia.adapt(vit, "navia", "tome:2", source)
+        stream = [shifted(vit, 12, i) for i in range(3)]
+        a, b = [with_shift(x) for x in stream], [without(x) for x in stream]
+        assert torch.equal(a[0], b[0])  # nothing to shift by before the first batch
+        assert not torch.equal(a[1], b[1])
+        own, other = with_shift.method.parameters, without.method.parameters
+        assert all(torch.equal(p, other[name]) for name, p in own.items())
+
+
+class TestStreams:
+    def test_small_batches_use_recent_features(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "navia", "tome:2", source)
+        kept = []
+        for i in range(12):
+            adapter(shifted(vit, 1, i))
+            assert adapter.last is not None
+            kept.append(adapter.last.kept)
+        assert kept == [0] * 7 + [1] * 5  # no update until 8 images have been seen
+        assert len(adapter.method.memory["recent"]) == 12
+
+    def test_the_buffer_is_bounded(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "align", "tome:2", source, recent=10)
+        for i in range(15):
+            adapter(shifted(vit, 2, i))
+        assert len(adapter.method.memory["recent"]) == 10
+
+    def test_large_batches_do_not_touch_the_buffer(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "align", "tome:2", source)
+        adapter(shifted(vit, 8, 0))
+        assert "recent" not in adapter.method.memory
+
+    def test_statistics_with_recent_features_are_those_of_all(self) -> None:
+        from navia.adapt.moments import batch_moments
+
+        x = torch.randn(10, 3, 4)
+        mean, std = batch_moments(x[7:], recent=x[:7])
+        torch.testing.assert_close(mean, x.mean(dim=0))
+        torch.testing.assert_close(std, x.std(dim=0))
+
+    def test_changing_batch_sizes_and_domains(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "navia", "tome:2", source)
+        for i, size in enumerate([64, 1, 7, 8, 2, 33, 1]):
+            scale = 0.5 if i % 2 else 2.0
+            logits = adapter(images_for(vit, size, seed=i) * scale)
+            assert logits.shape == (size, 11)
+            assert logits.isfinite().all()
+
+
+class TestGuard:
+    def test_an_exploding_step_is_rolled_back(
+        self, vit: navia.ViT, source: navia.SourceStatistics, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        adapter = navia.adapt(vit, "align", "tome:2", source, lr=1e8)
+        x = shifted(vit, 16, 0)
+        with torch.no_grad():
+            clean = vit(x, "tome:2")
+        verdicts = []
+        with caplog.at_level(logging.WARNING, logger="navia.guard"):
+            for i in range(4):
+                assert adapter(shifted(vit, 16, i)).isfinite().all()
+                assert adapter.last is not None
+                verdicts.append(adapter.last.guard)
+        assert all(verdicts), verdicts
+        assert "restored" in caplog.text
+        assert torch.equal(adapter.predict(x), clean)  # back at the source
+
+    def test_non_finite_logits_are_answered_again_from_a_good_state(self, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "tent", lr=1e-3)
+        x = shifted(vit, 16, 0)
+        adapter(x)
+        with torch.no_grad():
+            next(iter(adapter.method.parameters.values())).fill_(float("inf"))
+        answer = adapter(x)
+        assert answer.isfinite().all()
+        assert adapter.last is not None
+        assert "not finite" in (adapter.last.guard or "")
+
+    def test_collapse_is_noticed_and_undone(self, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
+        """Entropy minimisation at a hundred times its rate drives all predictions to one class; the guard does not let it."""
+        guarded = navia.adapt(golden_vit, "tent", lr=0.1)
+        naive = navia.adapt(golden_vit, "tent", lr=0.1, guard=False)
+        verdicts, correct = [], {"guarded": 0, "naive": 0}
+        for key, batch in [(s, b) for _ in range(3) for s in "AB" for b in range(6)]:
+            x, y = (torch.from_numpy(golden_inputs[f"{part}_{key}"][batch]) for part in "xy")
+            blind = naive(x).argmax(dim=1)
+            correct["naive"] += int((blind == y).sum())
+            correct["guarded"] += int((guarded(x).argmax(dim=1) == y).sum())
+            assert guarded.last is not None
+            verdicts.append(guarded.last.guard)
+        assert blind.unique().numel() == 1
+        assert any(v and "collapse" in v and "the source" in v for v in verdicts)
+        assert correct["guarded"] > 1.2 * correct["naive"]
+
+    def test_quiet_streams_are_left_alone(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        """Same answers with and without the guard, also when all images look alike (label shift)."""
+        for stream in ([shifted(vit, 32, i) for i in range(12)], [shifted(vit, 1, 0).expand(32, -1, -1, -1)] * 8):
+            on = navia.adapt(vit, "navia", "tome:2", source)
+            off = navia.adapt(vit, "navia", "tome:2", source, guard=False)
+            for x in stream:
+                assert torch.equal(on(x), off(x))
+                assert on.last is not None
+                assert on.last.guard is None
+
+    def test_three_troubles_send_it_back_to_the_source(self, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "tent", lr=1e-2)
+        for i in range(11):
+            adapter(shifted(vit, 16, i))
+        verdicts = []
+        for i in range(3):
+            with torch.no_grad():
+                next(iter(adapter.method.parameters.values())).fill_(float("nan"))
+            adapter(shifted(vit, 16, 20 + i))
+            assert adapter.last is not None
+            verdicts.append(adapter.last.guard or "")
+        assert "last good state" in verdicts[0]
+        assert "the source" in verdicts[2]
+
+
+class TestChoose:
+    def test_takes_the_lowest_late_loss_and_reports_its_cost(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        images = shifted(vit, 64, 0)
+        grid = {"budget": (1, 2), "eta_delta_l": (1e-2, 5.0)}
+        seen = []
+        choice = navia.choose(
+            vit, images, source, reduce="tome:2", grid=grid, batches=4, batch=16, progress=lambda n, of: seen.append((n, of))
+        )
+        assert len(choice.table) == 4
+        assert choice.options == min(choice.table, key=lambda row: row[1])[0]
+        assert choice.images == 64
+        assert choice.steps == 16
+        assert choice.seconds > 0
+        assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+        options, score = choice.table[0]
+        adapter = navia.adapt(vit, "navia", "tome:2", source, guard=False, **options)
+        losses = []
+        for x in images.split(16):
+            adapter(x)
+            assert adapter.last is not None
+            losses.append(adapter.last.loss or 0.0)
+        assert score == pytest.approx(sum(losses[2:]) / 2)
+
+    def test_the_papers_grid(self, vit: navia.ViT) -> None:
+        from navia.adapt.choose import GRID
+
+        assert GRID == {"budget": (4, 5, 6), "eta_delta": (8e-4, 1e-3, 3e-3), "eta_delta_l": (1e-2, 5e-2)}
+
+    def test_too_few_images_or_no_loss(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        with pytest.raises(InputError, match="at least 2 batches"):
+            navia.choose(vit, shifted(vit, 10, 0), source, reduce="tome:2")
+        with pytest.raises(SpecError, match="no loss"):
+            navia.choose(vit, shifted(vit, 32, 0), source, "none", "tome:2", grid={"shift": (False,)}, batch=16)
+
+
+def test_cotta_averages_augmented_views_when_unsure(vit: navia.ViT) -> None:
+    """Below the confidence threshold the teacher answers the mean over augmented views; drawn anew after a reset alike."""
+    x = shifted(vit, 8, 0)
+    sure = navia.adapt(vit, "cotta", unsure=0.0)(x)
+    unsure = navia.adapt(vit, "cotta", unsure=1.1, augmentations=4)
+    first = unsure(x)
+    assert not torch.allclose(sure, first, atol=1e-4)
+    unsure.reset()
+    assert torch.equal(unsure(x), first)
+
+
+def test_deyo_shuffles_tiles_of_any_size() -> None:
+    from navia.adapt.methods.deyo import shuffle_patches
+
+    x = torch.arange(2 * 3 * 8 * 8).float().reshape(2, 3, 8, 8)
+    same = torch.arange(16).expand(2, 16)
+    assert torch.equal(shuffle_patches(x, same, 4), x)
+    turned = shuffle_patches(x, same.flip(1), 4)
+    assert torch.equal(turned[:, :, :2, :2], x[:, :, 6:, 6:])
+    assert shuffle_patches(torch.randn(2, 3, 30, 34), same, 4).shape == (2, 3, 30, 34)
+
+
+def test_lame_of_a_single_image_is_the_model(vit: navia.ViT) -> None:
+    x = shifted(vit, 1, 0)
+    with torch.no_grad():
+        expected = vit(x).softmax(dim=1)
+    torch.testing.assert_close(navia.adapt(vit, "lame")(x).softmax(dim=1), expected, atol=1e-5, rtol=1e-3)
