@@ -3,7 +3,10 @@
     python benchmarks/real.py --out real.jsonl            runs what is not in the file yet; stop and start at will
     python benchmarks/real.py --out real.jsonl --table    prints the table of what is there
 
-64 clean images give the source statistics and are left out of the stream; every run starts from the source.
+64 clean images give the source statistics and are left out of the stream; every run starts from the source. The corruption
+"clean" is the whole folder as it is:
+
+    python benchmarks/real.py --out clean.jsonl --corruption clean --orders 1 --run "none|none" --run "none|tome:8"
 """
 
 import argparse
@@ -144,10 +147,11 @@ def main() -> None:
                 adapts = not run.startswith("none|")
                 if (name, run, order_seed) in done or (order_seed and not adapts):
                     continue
+                stays = list(everything) if name == "clean" else rest
                 if pictures is None:
-                    pictures = corrupted(folder, rest, name, options.severity)
-                order = np.random.default_rng(order_seed).permutation(len(rest))[: options.images]
-                row = stream(vit, run, source_images, pictures, labels[rest], order, options.batch, sources)
+                    pictures = corrupted(folder, stays, name, options.severity)
+                order = np.random.default_rng(order_seed).permutation(len(stays))[: options.images]
+                row = stream(vit, run, source_images, pictures, labels[stays], order, options.batch, sources)
                 row = {"corruption": name, "severity": options.severity, "run": run, "order": order_seed, **row}
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")

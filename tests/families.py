@@ -122,11 +122,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 # One of each library, for suites that multiply with methods and reducers.
 THREE = ("timm plain", "transformers vit", "torchvision")
 
-# The same three, two blocks deep, for what is slow per block.
+# The same three in one or two blocks, for what is slow per block.
 SHALLOW: dict[str, Callable[[], nn.Module]] = {
     "timm plain": _plain(depth=2),
-    "transformers vit": _hf("ViTForImageClassification", num_hidden_layers=2),
-    "torchvision": _torchvision(num_layers=2),
+    "transformers vit": _hf("ViTForImageClassification", num_hidden_layers=1),
+    "torchvision": _torchvision(num_layers=1),
 }
 
 

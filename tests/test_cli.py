@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 import navia
 from navia.cli import app, main
+from navia.images.sample import MEAN, STD, load_sample
 
 TINY = "timm:vit_tiny_patch16_224"
+COMMANDS = ("cost", "tokens", "methods", "stats", "choose", "demo")
 
 
 def invoke(*arguments: str) -> Any:
@@ -60,11 +62,11 @@ def test_version() -> None:
 
 def test_no_command_shows_the_help() -> None:
     result = invoke()
-    for command in ("cost", "tokens", "methods"):
+    for command in COMMANDS:
         assert command in result.output
 
 
-@pytest.mark.parametrize("command", ["cost", "tokens", "methods"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
@@ -87,13 +89,24 @@ def test_cost_as_a_table() -> None:
     assert result.exit_code == 0
     vit = navia.load(TINY, pretrained=False)
     dense = navia.cost(vit).gmacs
-    rows = [line for line in result.stdout.splitlines() if ":" in line or "none" in line]
-    for spec in ("none", "tome:4", "tome:8", "evit:8", "tofu:8"):
-        (row,) = [line for line in rows if f" {spec} " in line]
+    rows = [line.replace("│", " ").split() for line in result.stdout.splitlines() if line.startswith("│")]
+    specs = ("none", "tome:4", "tome:8", "evit:8", "tofu:8")
+    assert [row[:2] for row in rows] == [["none", spec] for spec in specs]
+    for row, spec in zip(rows, specs, strict=True):
         found = navia.cost(vit, reduce=spec)
-        for cell in (f"{found.gmacs:.2f}", f"{found.gmacs / dense:.1%}", f"{found.gmacs_paper:.2f}", str(found.tokens[-1])):
-            assert f" {cell} " in row
+        numbers = [f"{found.gmacs:.2f}", f"{found.gmacs / dense:.1%}", f"{found.gmacs_paper:.2f}"]
+        assert row[2:] == [*numbers, "197", str(found.tokens[-1]), "0"]
     assert "5.7 M parameters" in result.stdout
+
+
+def test_cost_of_a_method() -> None:
+    """LayerNorm tuning of ViT-Ti: 2 x 192 entries of 25 norms; FOA: 28 forwards and 3 prompts."""
+    result = invoke("cost", TINY, "-r", "none", "--method", "tent", "--method", "foa", "--json")
+    assert result.exit_code == 0
+    tent, foa = json.loads(result.stdout)
+    assert tent["trainable"] == 25 * 2 * 192
+    assert foa["forwards"] == 28
+    assert foa["tokens"][0] == 200
 
 
 def test_cost_measures_on_request() -> None:
@@ -102,9 +115,21 @@ def test_cost_measures_on_request() -> None:
     (row,) = json.loads(result.stdout)
     assert row["timing"]["batch"] == 1
     assert row["timing"]["ms_per_image"] > 0
-    table = invoke("cost", TINY, "-r", "tome:16", "--measure", "--batch", "1", "--rounds", "1")
-    assert "ms/image (batch 1)" in table.stdout
-    assert "peak MiB" in table.stdout
+
+
+def test_cost_table_is_never_cut_short() -> None:
+    """Not even in 80 columns, with the longest of reducers and measured times."""
+    spec = "tofu:[8,8,8,8,4,4,4,4,2,2,2,2],split=4,compat=true"
+    result = invoke("cost", TINY, "-r", spec, "--measure", "--batch", "1", "--rounds", "1")
+    assert result.exit_code == 0
+    for part in (
+        spec,
+        "ms/forward (batch 1)",
+        "peak MiB",
+        f"{navia.cost(navia.load(TINY, pretrained=False), spec).gmacs:.2f}",
+    ):
+        assert f" {part} " in result.stdout
+    assert "…" not in result.stdout
 
 
 def test_tokens_draws_a_picture_and_says_how_it_was_seen(picture: Path, tiny: Path, tmp_path: Path) -> None:
@@ -132,11 +157,48 @@ def test_tokens_as_json(picture: Path, tiny: Path, tmp_path: Path) -> None:
     assert out.is_file()
 
 
-def test_methods_lists_the_reducers_and_what_they_do() -> None:
-    assert json.loads(invoke("methods", "--json").stdout)["reducers"] == ["evit", "none", "tofu", "tome"]
-    table = " ".join(invoke("methods").stdout.split())
-    for part in ("tome", "evit", "tofu", "none", "merge the r most similar pairs", "keep the tokens that the CLS"):
-        assert part in table
+def test_methods_lists_methods_reducers_and_what_they_do() -> None:
+    told = json.loads(invoke("methods", "--json").stdout)
+    assert told["reducers"] == navia.reducers()
+    assert list(told["methods"]) == navia.methods()
+    table = invoke("methods").stdout
+    for name in (*navia.reducers(), *navia.methods()):
+        assert f"│ {name} " in table
+    assert "merge the r most similar pairs" in " ".join(table.split())
+
+
+@pytest.fixture
+def clothes(tmp_path: Path) -> Path:
+    """Pictures of the embedded sample as files."""
+    folder = tmp_path / "clothes"
+    folder.mkdir()
+    for i, image in enumerate(load_sample().source[:16]):
+        pixels = (image[0] * STD + MEAN).clamp(0, 1) * 255
+        Image.fromarray(pixels.round().to(torch.uint8).numpy()).save(folder / f"{i:02}.png")
+    return folder
+
+
+def test_stats_then_choose_on_a_folder(clothes: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new folder" / "source.safetensors"
+    measured = invoke("stats", str(clothes), str(out), "-m", "embedded", "-r", "tome:2", "--json")
+    assert measured.exit_code == 0, measured.output
+    assert json.loads(measured.stdout)["count"] == 16
+    assert json.loads(measured.stdout)["reduce"] == "tome:2"
+    assert out.is_file()
+    target = ("choose", str(clothes), "--source", str(out), "-m", "embedded", "-r", "tome:2", "--batches", "2")
+    chosen = invoke(*target, "--batch", "8", "--json")
+    assert chosen.exit_code == 0, chosen.output
+    told = json.loads(chosen.stdout)
+    assert told["options"] in [options for options, _ in told["table"]]
+
+
+def test_demo_compares_methods_on_both_shifts() -> None:
+    result = invoke("demo", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert [row["method"] for row in rows] == ["none", "tent", "align", "align", "navia"]
+    assert rows[0]["top1"] == pytest.approx({"gaussian noise": 0.375, "low contrast": 0.411}, abs=0.011)
+    assert min(rows[-1]["top1"][name] - rows[0]["top1"][name] for name in rows[0]["top1"]) > 0.03
 
 
 # ---- refused: 1 and one line
@@ -178,6 +240,18 @@ def test_tokens_refuses_what_it_cannot_read_or_write(
     ]
     for arguments, complaint in cases:
         assert complaint in refused(["tokens", *arguments], monkeypatch, capsys)
+
+
+def test_stats_refuses_what_it_cannot_read_or_write(
+    clothes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cases = [
+        ([str(clothes), str(tmp_path / "file" / "out.safetensors")], "cannot write"),
+        ([str(tmp_path / "nowhere"), str(tmp_path / "out.safetensors")], "no folder"),
+    ]
+    for arguments, complaint in cases:
+        assert complaint in refused(["stats", *arguments, "-m", "embedded"], monkeypatch, capsys)
 
 
 # ---- misused: 2

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,7 +90,7 @@ def cost(
             cells += [f"{row.timing.ms_per_image:.2f} [{row.timing.low:.2f}, {row.timing.high:.2f}]"]
             cells += [f"{row.timing.peak_mib:.0f}"]
         table.add_row(*cells)
-    console.print(table)
+    _print_wide(table)
 
 
 @app.command()
@@ -112,11 +113,7 @@ def tokens(
     picture = open_image(image)
     vit = load(model, checkpoint=checkpoint)
     drawing = draw(vit, picture, reducers, scale)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        drawing.save(out)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {str(out)!r}: {error}") from error
+    _write(out, drawing.save)
     if as_json:
         described = vit.preprocessing.as_dict()
         _print_json({"out": str(out), "reduce": [str(r) for r in reducers], "preprocessing": described})
@@ -167,8 +164,7 @@ def stats(
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    source.save(out)
+    _write(out, source.save)
     if as_json:
         _print_json(dataclasses.asdict(source.provenance))
         return
@@ -243,6 +239,22 @@ def demo(
     console.print(table)
     console.print("192 images per shift, batches of 32: one standard error is about 3.5 points.")
     console.print("Next: navia stats, then ten lines of Python (see the README) on your own model and images.")
+
+
+def _print_wide(table: Table) -> None:
+    """In full, even where the terminal is narrower: a number or reducer cut short would mislead."""
+    width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(width, console.width)).print(table)
+
+
+def _write(out: Path, save: Callable[[Path], None]) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save(out)
+    except NaviaError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write {str(out)!r}: {error}") from error
 
 
 def _print_json(value: Any) -> None:

@@ -58,7 +58,7 @@ def test_refuses_what_cannot_be_distributed() -> None:
 def test_refuses_methods_that_are_not_distributable(tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
-        with pytest.raises(SpecError, match="lame.*several processes"):
+        with pytest.raises(SpecError, match=r"lame.*several processes"):
             navia.adapt(build("timm plain"), "lame", distributed=True)
     finally:
         dist.destroy_process_group()

@@ -312,7 +312,7 @@ class TestGuard:
         assert "not finite" in (adapter.last.guard or "")
 
     def test_collapse_is_noticed_and_undone(self, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
-        """Entropy minimisation at a hundred times its rate drives all predictions to one class; the guard does not let it."""
+        """Entropy minimisation at a hundred times its rate drives all predictions to one class; the guard forbids it."""
         guarded = navia.adapt(golden_vit, "tent", lr=0.1)
         naive = navia.adapt(golden_vit, "tent", lr=0.1, guard=False)
         verdicts, correct = [], {"guarded": 0, "naive": 0}
@@ -336,6 +336,17 @@ class TestGuard:
                 assert torch.equal(on(x), off(x))
                 assert on.last is not None
                 assert on.last.guard is None
+
+    def test_a_sudden_shift_after_clean_images_is_no_trouble(
+        self, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
+    ) -> None:
+        clean = torch.from_numpy(golden_inputs["source_images"])
+        source = navia.SourceStatistics.measure(golden_vit, clean, "tome:2")
+        adapter = navia.adapt(golden_vit, "navia", "tome:2", source)
+        for x in (clean, *(torch.from_numpy(golden_inputs[f"x_{s}"][b]) for s in "AB" for b in range(6))):
+            adapter(x)
+            assert adapter.last is not None
+            assert adapter.last.guard is None
 
     def test_three_troubles_send_it_back_to_the_source(self, vit: navia.ViT) -> None:
         adapter = navia.adapt(vit, "tent", lr=1e-2)

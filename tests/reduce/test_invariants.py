@@ -88,7 +88,7 @@ def test_sources_reach_every_row_that_is_left(shape: dict[str, int], reducer: Re
     out = step(reducer, tokens, shape["r"], seen)
     assert out.sources is not None
     for row in out.sources:
-        assert set(row.tolist()) - {-1} == set(range(out.count))
+        assert set(row.tolist()) - {-1} == set(range(out.length))
     drops = reducer in (EViT(fuse=False), ToFu(split=9))
     lost = (out.sources == -1).sum(dim=1)
     assert (lost == (shape["image"] - out.image_count if drops else 0)).all()
@@ -199,7 +199,7 @@ def test_merging_identical_tokens_changes_nothing(shape: dict[str, int], reducer
     tokens, seen = sample(shape)
     same = tokens.values[:, -1:].expand_as(tokens.values)
     out = step(reducer, tokens._replace(values=same), shape["r"], seen)
-    assert torch.allclose(out.values, same[:, : out.count], rtol=1e-6)
+    assert torch.allclose(out.values, same[:, : out.length], rtol=1e-6)
 
 
 @examples

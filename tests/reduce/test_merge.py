@@ -90,7 +90,7 @@ def test_second_merge_carries_the_sizes_on() -> None:
     second = merge(first, match(first.values[..., :16], 9, 1))
     assert second.sources is not None
     assert second.sizes is not None
-    groups = torch.nn.functional.one_hot(second.sources, second.count).to(x.dtype)  # [B, N, M]
+    groups = torch.nn.functional.one_hot(second.sources, second.length).to(x.dtype)  # [B, N, M]
     counts = groups.sum(dim=1)
     assert torch.equal(second.sizes, counts)
     assert torch.allclose(second.values, groups.transpose(1, 2) @ x / counts.unsqueeze(-1), atol=1e-5)

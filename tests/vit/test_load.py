@@ -35,10 +35,21 @@ def test_timm_by_name_with_options_of_its_constructor() -> None:
 
 
 def test_torchvision_by_name() -> None:
-    vit = navia.load("torchvision:vit_b_16", pretrained=False, num_classes=5)
+    with torch.device("meta"):  # no need to draw 86 million weights
+        vit = navia.load("torchvision:vit_b_16", pretrained=False, num_classes=5)
     assert (vit.library, vit.depth, vit.heads, vit.dim, vit.num_classes) == ("torchvision", 12, 12, 768, 5)
     assert vit.grid == (14, 14)
     assert vit.name == "torchvision:vit_b_16"
+
+
+def test_embedded_by_name() -> None:
+    vit = navia.load("embedded")
+    assert (vit.library, vit.depth, vit.dim, vit.heads, vit.num_classes) == ("timm", 12, 64, 4, 10)
+    assert (vit.in_chans, vit.image_size, vit.preprocessing.size) == (1, (28, 28), (28, 28))
+    assert not vit.training
+    assert torch.equal(navia.load("embedded").model.state_dict()["head.weight"], vit.model.state_dict()["head.weight"])
+    with pytest.raises(ModelError, match="takes no options, got num_classes"):
+        navia.load("embedded", num_classes=3)
 
 
 @pytest.fixture
@@ -133,7 +144,7 @@ def test_options_for_a_ready_module_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["vit_tiny", "", "timm:", "hf:", "torchvision:", "keras:vit", ":vit_tiny"])
 def test_malformed_names_are_refused_with_the_known_forms(name: str) -> None:
-    with pytest.raises(ModelError, match=r"write timm:NAME, hf:ORG/NAME, hf:FOLDER or torchvision:NAME"):
+    with pytest.raises(ModelError, match="write timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded"):
         navia.load(name)
 
 

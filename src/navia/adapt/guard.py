@@ -27,7 +27,8 @@ class GuardOptions:
     diversity, certainty: collapse is when the predicted classes beyond one (effective number) fall below `diversity` times
     their reference while the mean entropy falls below `certainty` times its own; the way there is tainted, so it ends at
     the source. drift: largest relative move of the model's
-    own parameters. away: largest discrepancy to the source, in multiples of the first. patience: troubles within ten
+    own parameters. away: largest discrepancy to the source, in multiples of the source features' own variance (corruptions at
+    severity 5 stay near 0.5). patience: troubles within ten
     times as many steps that send it back to the source instead of the last good state."""
 
     every: int = 10
@@ -35,7 +36,7 @@ class GuardOptions:
     diversity: float = 0.3
     certainty: float = 0.5
     drift: float = 1.0
-    away: float = 20.0
+    away: float = 4.0
     patience: int = 3
 
 
@@ -54,7 +55,6 @@ class Guard:
         self.entropy = 0.0
         self.histogram: Tensor | None = None
         self.reference: tuple[float, float] | None = None  # entropy, effective classes
-        self.first_discrepancy: float | None = None
         self.troubles: list[int] = []
 
     def watch(self, method: Method, logits: Tensor, learned: Learned) -> str | None:
@@ -79,7 +79,9 @@ class Guard:
     def _trouble(self, method: Method, logits: Tensor, learned: Learned) -> str | None:
         """What is wrong, the same on every process: each makes the same sums, then trouble on one is trouble on all."""
         collapsed = self._collapsed(logits.nan_to_num())
-        trouble = self._infinite(method, logits, learned) or self._drifted(method) or self._strayed(learned) or collapsed
+        trouble = (
+            self._infinite(method, logits, learned) or self._drifted(method) or self._strayed(method, learned) or collapsed
+        )
         return trouble or ("trouble on another process" if self.world.anywhere(trouble is not None) else None)
 
     def _infinite(self, method: Method, logits: Tensor, learned: Learned) -> str | None:
@@ -99,14 +101,11 @@ class Guard:
         drift = float(norm_of(apart) / norm_of(source).clamp(min=1e-12))
         return f"the parameters moved by {drift:.2f} of their size" if drift > self.options.drift else None
 
-    def _strayed(self, learned: Learned) -> str | None:
-        if learned.discrepancy is None:
+    def _strayed(self, method: Method, learned: Learned) -> str | None:
+        if learned.discrepancy is None or method.source is None:
             return None
-        if self.first_discrepancy is None:
-            self.first_discrepancy = learned.discrepancy
-        limit = self.options.away * self.first_discrepancy
-        far = learned.discrepancy > limit
-        return f"the discrepancy to the source rose to {learned.discrepancy:.3g} (limit {limit:.3g})" if far else None
+        away = learned.discrepancy / max(float(method.source.std.square().mean()), 1e-12)
+        return f"the CLS statistics are {away:.1f} variances off the source's" if away > self.options.away else None
 
     def _collapsed(self, logits: Tensor) -> str | None:
         count, classes = logits.shape
@@ -131,7 +130,7 @@ class Guard:
         return None
 
     def state(self) -> dict[str, Any]:
-        kept = ("good", "seen", "steps", "entropy", "histogram", "reference", "first_discrepancy", "troubles")
+        kept = ("good", "seen", "steps", "entropy", "histogram", "reference", "troubles")
         return {name: getattr(self, name) for name in kept}
 
     def load_state(self, state: dict[str, Any]) -> None:

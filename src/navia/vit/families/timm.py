@@ -148,6 +148,8 @@ def _check(model: nn.Module) -> None:
 def _preprocessing(model: Any) -> Preprocessing:
     channels, size = model.patch_embed.proj.in_channels, model.patch_embed.img_size
     cfg = getattr(model, "pretrained_cfg", None)
+    if not cfg and size is None:
+        raise ModelError("the model carries neither an image size nor a configuration; pass preprocessing=")
     if not cfg:
         half = (0.5,) * channels
         return Preprocessing(tuple(size), half, half, max(size), origin="assumed: the model carries no configuration")

@@ -1,0 +1,26 @@
+"""The Python in the documentation runs as printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_snippets(page: Path) -> None:
+    """Blocks of one page share their names; those for torchrun are covered by the tests of several processes."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert blocks, "a page without code needs no test: drop it from here"
+    names: dict[str, object] = {}
+    for block in blocks:
+        if not block.startswith("# torchrun"):
+            exec(compile(block, page.name, "exec"), names)
+
+
+def test_links_point_somewhere() -> None:
+    for page in (*PAGES, *ROOT.glob("*.md")):
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
