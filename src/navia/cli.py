@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.table import Table
 
 from navia import __version__
 from navia.errors import InputError, NaviaError
+
+if TYPE_CHECKING:
+    from navia.vit.vit import ViT
 
 app = typer.Typer(
     name="navia",
@@ -158,11 +161,8 @@ def stats(
 ) -> None:
     """Measure the source statistics that align, navia, foa and foa_bp need."""
     from navia.adapt.statistics import SourceStatistics
-    from navia.vit.load import load
 
-    vit = load(model, checkpoint=checkpoint)
-    if crop_only:
-        vit.preprocessing = vit.preprocessing.crop_only()
+    vit = _load(model, checkpoint, crop_only)
     source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
     _write(out, source.save)
     if as_json:
@@ -187,11 +187,8 @@ def choose(
     """Choose NAVIA's layers and learning rates by its loss on unlabelled target images."""
     from navia.adapt.choose import choose as pick
     from navia.adapt.statistics import SourceStatistics
-    from navia.vit.load import load
 
-    vit = load(model, checkpoint=checkpoint)
-    if crop_only:
-        vit.preprocessing = vit.preprocessing.crop_only()
+    vit = _load(model, checkpoint, crop_only)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("settings", total=None)
         choice = pick(
@@ -255,6 +252,15 @@ def _write(out: Path, save: Callable[[Path], None]) -> None:
         raise
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {str(out)!r}: {error}") from error
+
+
+def _load(model: str, checkpoint: Path | None, crop_only: bool) -> "ViT":
+    from navia.vit.load import load
+
+    vit = load(model, checkpoint=checkpoint)
+    if crop_only:
+        vit.preprocessing = vit.preprocessing.crop_only()
+    return vit
 
 
 def _print_json(value: Any) -> None:

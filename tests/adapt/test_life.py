@@ -86,7 +86,7 @@ class TestSourceStatistics:
             navia.adapt(other, "align", "tome:2", source)
 
     def test_broken_files(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceError, match="no statistics file"):
+        with pytest.raises(SourceError, match="no source statistics file"):
             navia.SourceStatistics.load(tmp_path / "nothing")
         (tmp_path / "rubbish").write_bytes(b"not a tensor file at all")
         with pytest.raises(SourceError, match="cannot read"):
@@ -186,7 +186,7 @@ class TestDelta:
         with pytest.raises(DeltaError, match="cannot read"):
             adapter.load(path)
         source.save(path)
-        with pytest.raises(DeltaError, match="not a delta"):
+        with pytest.raises(DeltaError, match="no delta file"):
             adapter.load(path)
 
 

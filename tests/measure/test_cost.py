@@ -1,6 +1,7 @@
 """Costs: the figures of the paper's table, and a count that agrees with PyTorch's own counter to the last product."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 import navia
 from navia.errors import InputError, SpecError
+from navia.measure import clock
 from navia.measure.cost import count_macs, token_counts
 from navia.reduce import Reducer, parse
 from navia.vit.forward import Touch, run
@@ -146,11 +148,18 @@ def test_measured_costs_come_with_a_timing(rounds: int) -> None:
     assert timing.peak_mib >= 0
 
 
-def test_peak_memory_sees_a_large_allocation() -> None:
-    from navia.measure.clock import peak_memory
+def test_quartiles_of_few_rounds_stay_within_what_was_measured() -> None:
+    """Two rounds as unlike as a computer can make them: no quartile below the quicker or above the slower."""
+    pauses = iter([0.0, 0.0, 0.05])  # warm-up, two rounds
 
+    timing = clock.measure(lambda: time.sleep(next(pauses)), batch=1, rounds=2, device=torch.device("cpu"))
+    slower = 2 * timing.ms_per_image  # the quicker one is next to nothing
+    assert 0 < timing.low < timing.ms_per_image < timing.high < slower
+
+
+def test_peak_memory_sees_a_large_allocation() -> None:
     kept: list[torch.Tensor] = []
-    peak = peak_memory(lambda: kept.append(torch.ones(64, 2**18)), torch.device("cpu"))  # 64 MiB
+    peak = clock.peak_memory(lambda: kept.append(torch.ones(64, 2**18)), torch.device("cpu"))  # 64 MiB
     assert 50 < peak < 200
 
 

@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from navia import __version__
+from navia.adapt import tensorfile
 from navia.adapt.method import Method
 from navia.errors import NaviaError
 
-_KIND = "adapted delta"
+_KIND = "delta"
 
 
 class DeltaError(NaviaError):
@@ -23,13 +21,9 @@ class DeltaError(NaviaError):
 def save_delta(path: str | Path, method: Method, source: dict[str, Tensor], weights: str, steps: int) -> None:
     """Write the tensors that differ from the source state."""
     moved = {
-        name: value.cpu().contiguous()
-        for name, value in method.tensors().items()
-        if name not in source or not torch.equal(value, source[name])
+        name: value for name, value in method.tensors().items() if name not in source or not torch.equal(value, source[name])
     }
     metadata = {
-        "navia": _KIND,
-        "version": __version__,
         "weights": weights,
         "model": method.vit.name,
         "method": method.name,
@@ -37,23 +31,11 @@ def save_delta(path: str | Path, method: Method, source: dict[str, Tensor], weig
         "steps": str(steps),
         "options": json.dumps(vars(method.options), default=str),
     }
-    temporary = Path(f"{path}.partial")
-    save_file(moved, temporary, metadata)
-    temporary.replace(path)  # a reader never sees half a file
+    tensorfile.write(path, _KIND, moved, metadata)
 
 
 def read_delta(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    if not Path(path).is_file():
-        raise DeltaError(f"no delta file {str(path)!r}")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise DeltaError(f"cannot read delta {Path(path).name}: {error}") from error
-    if metadata.get("navia") != _KIND:
-        raise DeltaError(f"{Path(path).name} is not a delta")
-    return tensors, metadata
+    return tensorfile.read(path, _KIND, DeltaError)
 
 
 def check_delta(tensors: dict[str, Tensor], metadata: dict[str, Any], method: Method, weights: str) -> None:

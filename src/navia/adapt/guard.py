@@ -24,12 +24,13 @@ _COLLAPSE = "predictions collapse"
 @dataclass(frozen=True)
 class GuardOptions:
     """every: steps between snapshots of good states. images: so many images set the reference for entropy and diversity.
+
     diversity, certainty: collapse is when the predicted classes beyond one (effective number) fall below `diversity` times
     their reference while the mean entropy falls below `certainty` times its own; the way there is tainted, so it ends at
-    the source. drift: largest relative move of the model's
-    own parameters. away: largest discrepancy to the source, in multiples of the source features' own variance (corruptions at
-    severity 5 stay near 0.5). patience: troubles within ten
-    times as many steps that send it back to the source instead of the last good state."""
+    the source. drift: largest relative move of the model's own parameters. away: largest discrepancy to the source, in
+    multiples of the source features' own variance (corruptions at severity 5 stay near 0.5). patience: so many troubles
+    within ten times as many steps send it back to the source instead of the last good state.
+    """
 
     every: int = 10
     images: int = 128

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from navia import __version__
+from navia.adapt import tensorfile
 from navia.adapt.moments import StreamMoments
 from navia.adapt.parameters import fingerprint, norm_parameters, private_copy
 from navia.errors import InputError, NaviaError
@@ -20,6 +19,8 @@ from navia.images.folder import batches, scan
 from navia.reduce import Reducer, ReducerLike, parse
 from navia.vit.forward import run
 from navia.vit.vit import ViT
+
+_KIND = "source statistics"
 
 Images = Tensor | str | Path | Iterable[Any]
 
@@ -106,21 +107,11 @@ class SourceStatistics:
 
     def save(self, path: str | Path) -> None:
         tensors = {"mean": self.mean, "std": self.std, **{f"fisher.{k}": v for k, v in self.fisher.items()}}
-        tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
-        save_file(tensors, path, {"navia": "source statistics", "provenance": json.dumps(asdict(self.provenance))})
+        tensorfile.write(path, _KIND, tensors, {"provenance": json.dumps(asdict(self.provenance))})
 
     @classmethod
     def load(cls, path: str | Path) -> "SourceStatistics":
-        if not Path(path).is_file():
-            raise SourceError(f"no statistics file {str(path)!r}")
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise SourceError(f"cannot read statistics {Path(path).name}: {error}") from error
-        if metadata.get("navia") != "source statistics":
-            raise SourceError(f"{Path(path).name} holds no source statistics")
+        tensors, metadata = tensorfile.read(path, _KIND, SourceError)
         raw = json.loads(metadata["provenance"])
         raw |= {key: tuple(raw[key]) for key in ("size", "mean", "std")}
         fisher = {k.removeprefix("fisher."): v for k, v in tensors.items() if k.startswith("fisher.")}

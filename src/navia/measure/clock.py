@@ -52,7 +52,7 @@ def measure(call: Callable[[], object], batch: int, rounds: int, device: torch.d
         call()
         _synchronise(device)
         times.append((time.perf_counter() - start) * 1000 / batch)
-    low, _, high = quantiles(times, n=4) if len(times) > 1 else (times[0],) * 3
+    low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (times[0],) * 3
     return Timing(batch, rounds, median(times), low, high, peak)
 
 

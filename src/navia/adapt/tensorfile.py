@@ -1,0 +1,32 @@
+"""Safetensors files that say what they are: written whole or not at all, read with errors that name the file."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from navia import __version__
+from navia.errors import NaviaError
+
+
+def write(path: str | Path, kind: str, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    temporary = Path(f"{path}.partial")
+    portable = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(portable, temporary, {"navia": kind, "version": __version__, **metadata})
+    temporary.replace(path)  # a reader never sees half a file
+
+
+def read(path: str | Path, kind: str, error: type[NaviaError]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a file of this kind; `error` is raised for anything else."""
+    if not Path(path).is_file():
+        raise error(f"no {kind} file {str(path)!r}")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as cause:
+        raise error(f"cannot read {kind} {Path(path).name}: {cause}") from cause
+    if metadata.get("navia") != kind:
+        raise error(f"{Path(path).name} is no {kind} file")
+    return tensors, metadata
