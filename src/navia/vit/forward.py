@@ -71,7 +71,7 @@ def run(
     tokens = _enter(vit, images, touch)
     if trace:
         tokens = tokens.traced()
-    counts, cls_rows = [tokens.length], []
+    counts, cls_rows, reuse = [tokens.length], [], _may_reuse(vit)
     all_keys: list[Tensor] = []
     all_attention: list[Tensor] = []
 
@@ -88,12 +88,12 @@ def run(
             mean_keys(k) if keys or (r and reduce.needs_keys) else None,
             cls_attention(q, k) if attention or (r and reduce.needs_cls_attention) else None,
         )
-        tokens = _add(tokens, vit.project(layer, attended, normed))
+        tokens = _add(tokens, vit.project(layer, attended, normed), reuse)
         if r:
             tokens = reduce.step(tokens, r, seen, layer, vit.depth)
         if touch.bias_position == "post_merge":
             tokens = _bias(tokens, touch.cls_bias.get(layer))
-        tokens = _add(tokens, vit.mlp(layer, tokens.values))
+        tokens = _add(tokens, vit.mlp(layer, tokens.values), reuse)
         counts.append(tokens.length)
         if keys and seen.keys is not None:
             all_keys.append(seen.keys)
@@ -134,9 +134,17 @@ def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:
     return Tokens(values, prefix)
 
 
-def _add(tokens: Tokens, update: Tensor) -> Tokens:
-    """The residual sum; not in place, for `update` may be what a hook or a backward pass holds on to."""
-    return tokens._replace(values=tokens.values + update)
+def _add(tokens: Tokens, update: Tensor, reuse: bool) -> Tokens:
+    """The residual sum; with `reuse` it is written into `update`, which saves an allocation per half block."""
+    values = tokens.values
+    return tokens._replace(values=update.add_(values) if reuse and update.dtype == values.dtype else values + update)
+
+
+def _may_reuse(vit: ViT) -> bool:
+    """Whether nobody looks at a block's outputs afterwards: no backward pass, and no hook that keeps them."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return not any(module._forward_hooks for module in vit.modules())
 
 
 def _bias(tokens: Tokens, bias: Tensor | None) -> Tokens:
