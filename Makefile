@@ -22,7 +22,7 @@ check: setup
 	$(BIN)/mypy
 
 pytest: setup
-	$(BIN)/pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)  # one thread each: workers that share cores wait for each other
 
 demo: setup
 	$(BIN)/navia demo

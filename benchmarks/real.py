@@ -94,7 +94,9 @@ def plot(path: Path, picture: Path) -> None:
 
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     vit = navia.load("timm:deit_tiny_patch16_224", pretrained=False)
-    names, runs = (list(dict.fromkeys(row[key] for row in rows)) for key in ("corruption", "run"))
+    done = {(row["corruption"], row["run"]) for row in rows}
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    names = [name for name in dict.fromkeys(row["corruption"] for row in rows) if all((name, r) in done for r in runs)]
     colours = ["#9aa5b1", "#e0b35c", "#7fb2d6", "#c98bb9", "#2f7d5b"]
     figure, axes = plt.subplots(figsize=(9, 3.2), constrained_layout=True)
     for i, run in enumerate(runs):
