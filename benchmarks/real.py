@@ -64,6 +64,7 @@ def stream(vit: navia.ViT, run: str, source_images: torch.Tensor, pictures: np.n
         "ece": ece(logits, y),
         "seconds": time.perf_counter() - start,
         "guard": guards,
+        "per_batch": [top_k(a, part) for a, part in zip(answers, y.split(batch), strict=True)],
         "images": len(order),
     }
 

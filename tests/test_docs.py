@@ -7,13 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_snippets(page: Path) -> None:
     """Blocks of one page share their names; those for torchrun are covered by the tests of several processes."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    assert blocks, "a page without code needs no test: drop it from here"
     names: dict[str, object] = {}
     for block in blocks:
         if not block.startswith("# torchrun"):
