@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import navia
+from navia.adapt.methods import foa
 from navia.adapt.methods.deyo import Deyo
 from tests.families import golden, tolerance
 
@@ -206,15 +207,27 @@ def test_fisher(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> 
 
 
 @pytest.mark.parametrize("stream", ["A", "B"])
-def test_foa(stream: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
-    """Candidates, losses, prompts and answers; the initial prompts are the recorded ones."""
+def test_foa(
+    stream: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All 28 candidates and losses of each batch, prompts and answers; the initial prompts are the recorded ones."""
     data = golden("foa")
     images = torch.from_numpy(golden_inputs["source_images"])
     source = navia.SourceStatistics.measure(golden_vit, images)
     adapter = navia.adapt(golden_vit, "foa", source=source, guard=False, population=28)
     adapter.method.memory["prompts"] = torch.from_numpy(data[f"{stream}.param.init_prompts"][0])
+    told: list[tuple[np.ndarray, list[float]]] = []
+
+    def tell(search: foa._Search, candidates: list[np.ndarray], losses: list[float]) -> None:
+        told.append((np.stack(candidates), losses))
+        search.strategy.tell(candidates, losses)
+
+    monkeypatch.setattr(foa._Search, "tell", tell)
     for batch in range(6):
         answer = adapter(torch.from_numpy(golden_inputs[f"x_{stream}"][batch]))
+        candidates, losses = told[batch]
+        np.testing.assert_allclose(candidates, data[f"{stream}.candidates"][batch], atol=1e-5)
+        np.testing.assert_allclose(losses, data[f"{stream}.losses"][batch], rtol=1e-5)
         assert adapter.last is not None
         np.testing.assert_allclose(adapter.last.loss, data[f"{stream}.best_loss"][batch], rtol=1e-5)
         prompts = adapter.method.memory["prompts"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from navia.errors import InputError
 from navia.images.preprocessing import Preprocessing
 
+MOST_PIXELS = 100_000_000  # a decoded picture of this size takes 0.3 GB
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 
 
@@ -19,6 +21,8 @@ def open_image(path: str | Path) -> Image.Image:
     """A decoded picture, upright, or an InputError that names the file."""
     try:
         with Image.open(path) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise InputError(f"image {str(path)!r} is too large to decode: {image.width}x{image.height} px")
             image.load()
             return ImageOps.exif_transpose(image)
     except FileNotFoundError:
@@ -35,7 +39,17 @@ class Folder:
     paths: tuple[Path, ...]
     class_names: tuple[str, ...] | None
 
-    @property
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, position: int) -> str:
+        """The path below the root, with forward slashes: the same on every machine."""
+        return self.paths[position].relative_to(self.root).as_posix()
+
+    def read(self, position: int) -> Image.Image:
+        return open_image(self.paths[position])
+
+    @cached_property
     def labels(self) -> list[int] | None:
         """Index of each image's class folder among the sorted names."""
         if self.class_names is None:

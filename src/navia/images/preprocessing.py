@@ -40,7 +40,11 @@ class Preprocessing:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Picture -> normalised float tensor [C, H, W]."""
-        pixels = np.asarray(self.crop(image), dtype=np.float32).reshape(*self.size, len(self.mean)) / np.float32(255)
+        return self.normalise(self.crop(image))
+
+    def normalise(self, cropped: Image.Image | np.ndarray) -> Tensor:
+        """A picture that was cropped already (or its pixels, uint8) -> normalised float tensor [C, H, W]."""
+        pixels = np.asarray(cropped, dtype=np.float32).reshape(*self.size, len(self.mean)) / np.float32(255)
         normalised = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32))
 

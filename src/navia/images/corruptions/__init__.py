@@ -12,6 +12,7 @@ The published files were saved as JPEG of quality 85 after corruption; that last
 numpy is all that is imported up front: scipy, cv2 and Pillow are loaded by the corruptions that use them.
 """
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from navia.errors import InputError, NaviaError
 from navia.images.corruptions import blur, digital, noise, weather
 
-__all__ = ["CORRUPTIONS", "SMALLEST_SIDE", "corrupt", "names"]
+__all__ = ["CORRUPTIONS", "SMALLEST_SIDE", "corrupt", "names", "seed_of"]
 
 SMALLEST_SIDE = 28
 
@@ -67,6 +68,11 @@ CORRUPTIONS: dict[str, tuple[str, ...]] = {group: tuple(members) for group, memb
 def names(*, extra: bool = False) -> tuple[str, ...]:
     """The 15 names in the order of the paper; with `extra` the 4 held-out ones after them."""
     return tuple(name for group, members in CORRUPTIONS.items() if extra or group != "extra" for name in members)
+
+
+def seed_of(picture: str, name: str, severity: int, seed: int = 0) -> int:
+    """The seed of one picture's corruption: depends on what the picture is called, not on when or by whom it is made."""
+    return zlib.crc32(f"{seed}/{name}/{severity}/{picture}".encode())
 
 
 def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator) -> NDArray[np.uint8]:

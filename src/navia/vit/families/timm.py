@@ -193,10 +193,15 @@ def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
         raise ModelError(f"no pretrained weights for {name!r} ({reason}); pass checkpoint=FILE") from error
 
 
+def embedded_architecture() -> nn.Module:
+    """The embedded sample's ViT without its weights: patches and blocks in the numbers of ViT-B/16, 64 channels."""
+    return VisionTransformer(img_size=28, patch_size=2, in_chans=1, num_classes=10, embed_dim=64, depth=12, num_heads=2)
+
+
 def create_embedded(**options: Any) -> tuple[nn.Module, Preprocessing]:
     """The small ViT of the embedded sample, with its weights."""
     if options:
         raise ModelError(f"the embedded model takes no options, got {', '.join(options)}")
-    model = VisionTransformer(img_size=28, patch_size=4, in_chans=1, num_classes=10, embed_dim=64, depth=12, num_heads=4)
+    model = embedded_architecture()
     load_checkpoint(model, sample.MODEL)
     return model, Preprocessing((28, 28), (sample.MEAN,), (sample.STD,), 28, "bilinear", "the embedded sample")

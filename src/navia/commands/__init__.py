@@ -1,0 +1,1 @@
+"""One file per command: arguments in, a call into the library, a table or JSON out."""

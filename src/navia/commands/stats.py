@@ -1,0 +1,42 @@
+"""`navia stats`: Measure source statistics."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from navia.commands.terminal import (
+    CheckpointOption,
+    CropOnlyOption,
+    JsonOption,
+    ModelOption,
+    console,
+    load_model,
+    print_json,
+    write,
+)
+
+
+def stats(
+    images: Annotated[Path, typer.Argument(help="Folder of clean, unlabelled images (64 are enough).")],
+    out: Annotated[Path, typer.Argument(help="Where the statistics go (.safetensors).")],
+    model: ModelOption,
+    checkpoint: CheckpointOption = None,
+    reduce: Annotated[str, typer.Option("--reduce", "-r", help="The reducer that adaptation will use.")] = "none",
+    limit: Annotated[int | None, typer.Option(help="Use at most so many images.")] = None,
+    fisher: Annotated[bool, typer.Option("--fisher", help="Also measure what EATA needs.")] = False,
+    crop_only: CropOnlyOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the source statistics that align, navia, foa and foa_bp need."""
+    from navia.adapt.statistics import SourceStatistics
+
+    vit = load_model(model, checkpoint, crop_only)
+    source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
+    write(out, source.save)
+    if as_json:
+        print_json(dataclasses.asdict(source.provenance))
+        return
+    console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False)
+    console.print(f"{source.provenance.count} images, reducer {source.provenance.reduce} -> {out}", markup=False)

@@ -1,0 +1,58 @@
+"""What the commands share: where they print, and the options that several of them have."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from navia.errors import InputError, NaviaError
+
+if TYPE_CHECKING:
+    from navia.vit.vit import ViT
+
+console = Console()
+errors = Console(stderr=True)
+
+MODEL_HELP = "timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded."
+ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
+CheckpointOption = Annotated[Path | None, typer.Option(help="Local weights (.safetensors or .pth); nothing is downloaded.")]
+ReduceOptions = Annotated[
+    list[str] | None,
+    typer.Option("--reduce", "-r", help="none, tome:8, evit:8, tofu:8, tome:8,-1, tome:[8,4]; repeatable."),
+]
+CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def load_model(model: str, checkpoint: Path | None, crop_only: bool = False) -> "ViT":
+    from navia.vit.load import load
+
+    vit = load(model, checkpoint=checkpoint)
+    if crop_only:
+        vit.preprocessing = vit.preprocessing.crop_only()
+    return vit
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_wide(table: Table) -> None:
+    """In full, even where the terminal is narrower: a number or reducer cut short would mislead."""
+    width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(width, console.width)).print(table)
+
+
+def write(out: Path, save: Callable[[Path], None]) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save(out)
+    except NaviaError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write {str(out)!r}: {error}") from error

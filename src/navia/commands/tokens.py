@@ -1,0 +1,36 @@
+"""`navia tokens`: Draw which patches were merged."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from navia.commands.terminal import CheckpointOption, JsonOption, ModelOption, ReduceOptions, console, print_json, write
+
+
+def tokens(
+    image: Annotated[Path, typer.Argument(help="A picture.")],
+    model: ModelOption = "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k",
+    checkpoint: CheckpointOption = None,
+    reduce: ReduceOptions = None,
+    out: Annotated[Path, typer.Option(help="Where the drawing goes.")] = Path("tokens.png"),
+    scale: Annotated[int, typer.Option(help="Enlargement of the drawing.", min=1, max=8)] = 2,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw a picture beside the groups that its patches were merged into (grey: dropped)."""
+    from navia.images.folder import open_image
+    from navia.reduce import parse
+    from navia.report.groups import draw
+    from navia.vit.load import load
+
+    reducers = [parse(spec) for spec in reduce or ["tome:8"]]
+    picture = open_image(image)
+    vit = load(model, checkpoint=checkpoint)
+    drawing = draw(vit, picture, reducers, scale)
+    write(out, drawing.save)
+    if as_json:
+        described = vit.preprocessing.as_dict()
+        print_json({"out": str(out), "reduce": [str(r) for r in reducers], "preprocessing": described})
+        return
+    console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False)
+    console.print(f"image, {', '.join(str(r) for r in reducers)} -> {out}", markup=False)

@@ -1,0 +1,119 @@
+"""Where pictures come from (a collection), and pictures of one kind (a domain): a collection as it is, or corrupted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from navia.errors import InputError
+from navia.images.corruptions import corrupt, names, seed_of
+from navia.images.preprocessing import Preprocessing
+
+
+class Collection(Protocol):
+    """Pictures that can be read one by one. labels: one per picture, or None where nobody knows."""
+
+    @property
+    def labels(self) -> Sequence[int] | None: ...
+
+    def __len__(self) -> int: ...
+
+    def name(self, position: int) -> str:
+        """Unique and stable: seeds depend on it, and results are listed under it."""
+
+    def read(self, position: int) -> Image.Image:
+        """The decoded picture, or an InputError that names it."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """A collection in memory: images uint8 [N, H, W] or [N, H, W, 3]."""
+
+    images: np.ndarray
+    labels: Sequence[int] | None = None
+    prefix: str = "image"
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, position: int) -> str:
+        return f"{self.prefix}/{position:05}"
+
+    def read(self, position: int) -> Image.Image:
+        return Image.fromarray(self.images[position])
+
+
+class DatasetPictures:
+    """A collection from a Hugging Face `datasets.Dataset` with an image column (decoded to Pillow pictures)."""
+
+    def __init__(self, dataset: Any, image: str = "image", label: str = "label") -> None:
+        columns = list(dataset.column_names)
+        if image not in columns:
+            raise InputError(f"the data set has no column {image!r}; it has {', '.join(columns)}")
+        self.dataset = dataset
+        self.image = image
+        self.labels = [int(value) for value in dataset[label]] if label in columns else None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def name(self, position: int) -> str:
+        return f"{position:07}"
+
+    def read(self, position: int) -> Image.Image:
+        try:
+            picture = self.dataset[position][self.image]
+        except (OSError, SyntaxError, ValueError) as error:
+            raise InputError(f"cannot read image {position} of the data set: {error}") from error
+        if not isinstance(picture, Image.Image):
+            raise InputError(f"column {self.image!r} of the data set holds {type(picture).__name__}, not images")
+        return picture
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Pictures of one kind. severity 0: as they are."""
+
+    name: str
+    collection: Collection
+    corruption: str | None = None
+    severity: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.corruption is not None and self.corruption not in names(extra=True):
+            raise InputError(f"unknown corruption {self.corruption!r}; known: {', '.join(names(extra=True))}")
+
+    def picture(self, position: int, preprocessing: Preprocessing) -> np.ndarray:
+        """What the model would see, uint8 [H, W] or [H, W, 3]: cropped first and then corrupted, as ImageNet-C was."""
+        pixels = np.asarray(preprocessing.crop(self.collection.read(position)))
+        if self.corruption is None or self.severity == 0:
+            return pixels
+        seed = seed_of(self.collection.name(position), self.corruption, self.severity, self.seed)
+        return corrupt(pixels, self.corruption, self.severity, seed=seed)
+
+    def tensor(self, position: int, preprocessing: Preprocessing) -> Tensor:
+        """[C, H, W], normalised."""
+        return preprocessing.normalise(self.picture(position, preprocessing))
+
+    def label(self, position: int) -> int:
+        """-1 where nobody knows."""
+        return -1 if self.collection.labels is None else int(self.collection.labels[position])
+
+
+def corrupted(collection: Collection, corruptions: Sequence[str], severity: int = 5, seed: int = 0) -> list[Domain]:
+    """One domain per corruption."""
+    return [Domain(name, collection, name, severity, seed) for name in corruptions]
+
+
+def gradual(collection: Collection, corruptions: Sequence[str], seed: int = 0) -> list[Domain]:
+    """Each corruption comes and goes: severities 1 to 5 and back (Wang et al., 2022, CoTTA)."""
+    steps = ((1, ""), (2, ""), (3, ""), (4, ""), (5, ""), (4, " again"), (3, " again"), (2, " again"), (1, " again"))
+    return [
+        Domain(f"{name}/{severity}{again}", collection, name, severity, seed)
+        for name in corruptions
+        for severity, again in steps
+    ]

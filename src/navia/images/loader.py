@@ -1,0 +1,117 @@
+"""A stream of positions -> batches of tensors, decoded (and corrupted) in worker processes, in the stream's order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from navia.errors import InputError, SpecError
+from navia.images.preprocessing import Preprocessing
+from navia.images.streams import Stream
+
+Shot = tuple[int, int, int]  # stretch, domain, position
+
+
+@dataclass(frozen=True)
+class Batch:
+    """images [B, C, H, W]; labels [B], -1 where unknown; names and domains of the pictures.
+    number: place among the stream's batches. reset: adaptation starts from the source before this batch."""
+
+    images: Tensor
+    labels: Tensor
+    names: tuple[str, ...]
+    domains: tuple[str, ...]
+    stretch: str
+    number: int
+    reset: bool
+
+
+class Loader:
+    """Iterates over the batches of a stream, from batch number `start` on. No batch spans two stretches.
+
+    Pictures that cannot be read stop the stream with an InputError, or with `skip_unreadable` are left out of their batch
+    and listed in `unreadable` (name, reason); a batch of nothing else is left out altogether."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        preprocessing: Preprocessing,
+        batch: int = 64,
+        workers: int = 0,
+        *,
+        skip_unreadable: bool = False,
+        start: int = 0,
+    ) -> None:
+        if batch < 1 or workers < 0:
+            raise SpecError(f"batch must be at least 1 and workers at least 0, not {batch} and {workers}")
+        self.stream = stream
+        self.preprocessing = preprocessing
+        self.workers = workers
+        self.skip_unreadable = skip_unreadable
+        self.start = start
+        self.unreadable: list[tuple[str, str]] = []
+        self.plan: list[list[Shot]] = [
+            [(number, int(domain), int(position)) for domain, position in stretch.shots[begin : begin + batch]]
+            for number, stretch in enumerate(stream.stretches)
+            for begin in range(0, len(stretch), batch)
+        ]
+
+    def __len__(self) -> int:
+        """Batches still to come when iteration begins."""
+        return max(0, len(self.plan) - self.start)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.unreadable.clear()
+        decoded = DataLoader(
+            _Decoder(self.stream, self.preprocessing),
+            batch_sampler=self.plan[self.start :],
+            num_workers=self.workers,
+            collate_fn=list,
+        )
+        last_stretch = self.plan[self.start - 1][0][0] if self.start else -1
+        for number, answers in enumerate(decoded, self.start):
+            shots = self.plan[number]
+            good = [(shot, answer) for shot, answer in zip(shots, answers, strict=True) if isinstance(answer, Tensor)]
+            self._note(shots, answers)
+            if not good:
+                continue
+            stretch = self.stream.stretches[shots[0][0]]
+            yield self._batch(good, number, stretch.name, stretch.reset and shots[0][0] != last_stretch)
+            last_stretch = shots[0][0]
+
+    def _note(self, shots: list[Shot], answers: list[Tensor | str]) -> None:
+        for (_, domain, position), answer in zip(shots, answers, strict=True):
+            if isinstance(answer, str):
+                if not self.skip_unreadable:
+                    raise InputError(f"{answer} (skip such images with --skip-unreadable or skip_unreadable=True)")
+                self.unreadable.append((self.stream.domains[domain].collection.name(position), answer))
+
+    def _batch(self, good: list[tuple[Shot, Tensor]], number: int, stretch: str, reset: bool) -> Batch:
+        domains = [(self.stream.domains[domain], position) for (_, domain, position), _ in good]
+        return Batch(
+            images=torch.stack([tensor for _, tensor in good]),
+            labels=torch.tensor([domain.label(position) for domain, position in domains]),
+            names=tuple(domain.collection.name(position) for domain, position in domains),
+            domains=tuple(domain.name for domain, _ in domains),
+            stretch=stretch,
+            number=number,
+            reset=reset,
+        )
+
+
+class _Decoder(Dataset[Tensor | str]):
+    """Tensor of one shot, or in words why there is none."""
+
+    def __init__(self, stream: Stream, preprocessing: Preprocessing) -> None:
+        self.domains = stream.domains
+        self.preprocessing = preprocessing
+
+    def __getitem__(self, shot: Shot) -> Tensor | str:
+        _, domain, position = shot
+        try:
+            return self.domains[domain].tensor(position, self.preprocessing)
+        except InputError as error:
+            name = self.domains[domain].collection.name(position)
+            return str(error) if name in str(error) else f"{name}: {error}"
