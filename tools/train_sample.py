@@ -12,6 +12,7 @@ The published package keeps no division into training and test images: here the 
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -27,7 +28,7 @@ from torch.nn import functional as F
 from navia.images.sample import CLASSES, FOLDER, MEAN, STD
 from navia.vit.families.timm import embedded_architecture
 
-STAGES = ((9, 0.75), (2, 0.5), (2, 0.0))  # epochs, share of patches left out
+STAGES = ((4800, 0.75), (700, 0.5), (400, 0.0))  # steps, share of patches left out; 600 steps are an epoch
 BATCH, RATE, DECAY, WARMUP = 100, 1.5e-3, 0.05, 600
 TEACHER_EPOCHS, TEACHER_RATE, TEACHER_WEIGHT = 4, 3e-3, 0.6
 SHIPPED_TEST, SHIPPED_SOURCE = 2000, 256
@@ -147,7 +148,7 @@ def train_teacher(data: dict[str, np.ndarray], work: Path) -> nn.Module:
 
 def train(data: dict[str, np.ndarray], work: Path) -> None:
     teacher = train_teacher(data, work)
-    plan = [drop for epochs, drop in STAGES for _ in range(epochs)]
+    plan = [drop for steps, drop in STAGES for _ in range(steps)]
     per_epoch = math.ceil(len(data["train_labels"]) / BATCH)
     torch.manual_seed(0)
     model = embedded_architecture()
@@ -165,12 +166,11 @@ def train(data: dict[str, np.ndarray], work: Path) -> None:
         step = state["step"]
     model.train()
     start, losses = time.time(), []
-    while step < per_epoch * len(plan):
-        number = step // per_epoch
-        for images, labels in epoch(data, number, step % per_epoch):
+    while step < len(plan):
+        for images, labels in itertools.islice(epoch(data, step // per_epoch, step % per_epoch), len(plan) - step):
             for group in optimiser.param_groups:
-                group["lr"] = rate_at(step, per_epoch * len(plan), RATE)
-            logits = student_logits(model, images, plan[number])
+                group["lr"] = rate_at(step, len(plan), RATE)
+            logits = student_logits(model, images, plan[step])
             with torch.no_grad():
                 hints = teacher(images).softmax(1)
             wanted = TEACHER_WEIGHT * hints + (1 - TEACHER_WEIGHT) * F.one_hot(labels, len(CLASSES))
@@ -181,14 +181,14 @@ def train(data: dict[str, np.ndarray], work: Path) -> None:
             optimiser.step()
             losses.append(loss.item())
             step += 1
-            if step % 100 == 0 or step % per_epoch == 0:
+            if step % 100 == 0:
                 state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
                 torch.save({**state, "random": torch.get_rng_state()}, work / "student.tmp")
                 (work / "student.tmp").replace(file)
             if step % 300 == 0:
                 seconds, mean = time.time() - start, sum(losses) / len(losses)
-                tested = accuracy(model, data, 10000 if step == per_epoch * len(plan) else 1000)
-                note(work, what="student", step=step, drop=plan[number], loss=mean, test=tested, seconds=seconds)
+                tested = accuracy(model, data, 1000)
+                note(work, what="student", step=step, drop=plan[step - 1], loss=mean, test=tested, seconds=seconds)
                 start, losses = time.time(), []
 
 

@@ -10,6 +10,7 @@ from navia.commands.choose import choose
 from navia.commands.cost import cost
 from navia.commands.demo import demo
 from navia.commands.methods import methods
+from navia.commands.run import run
 from navia.commands.stats import stats
 from navia.commands.terminal import console, errors
 from navia.commands.tokens import tokens
@@ -21,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, stats, choose, cost, tokens, methods):
+for command in (demo, run, stats, choose, cost, tokens, methods):
     app.command()(command)
 
 

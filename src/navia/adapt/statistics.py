@@ -15,7 +15,7 @@ from navia.adapt import tensorfile
 from navia.adapt.moments import StreamMoments
 from navia.adapt.parameters import fingerprint, norm_parameters, private_copy
 from navia.errors import InputError, NaviaError
-from navia.images.folder import batches, scan
+from navia.images.folder import batches, scan, stream_order
 from navia.reduce import Reducer, ReducerLike, parse
 from navia.vit.forward import run
 from navia.vit.vit import ViT
@@ -123,8 +123,9 @@ def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> It
     if batch < 1 or (limit is not None and limit < 1):
         raise InputError("batch and limit must be at least 1")
     if isinstance(images, str | Path):
-        paths = scan(images).paths
-        source: Iterable[Any] = batches(paths[:limit], vit.preprocessing, batch)
+        folder = scan(images)
+        paths = [folder.paths[i] for i in stream_order(folder)[:limit]]  # the first ones alone may be of one class
+        source: Iterable[Any] = batches(paths, vit.preprocessing, batch)
     elif isinstance(images, Tensor):
         source = images.split(batch) if images.dim() == 4 else [images]
     else:

@@ -1,45 +1,101 @@
-"""The demonstration on the embedded sample: what shift does, what adaptation gives back, what merging costs."""
+"""The demonstration: what a shift does to a model, what adaptation gives back, and what merging tokens costs."""
 
-import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from navia.adapt.adapter import adapt
+from navia.adapt.adapter import Adapter, adapt
 from navia.adapt.statistics import SourceStatistics
-from navia.images.sample import load_sample
+from navia.bench.run import run
+from navia.images.domain import Domain
+from navia.images.loader import Batch, Loader
+from navia.images.streams import make_stream
 from navia.measure.cost import cost
-from navia.measure.quality import top_k
-from navia.vit.load import load
+from navia.measure.quality import wilson
+from navia.vit.vit import ViT
 
-RUNS = (("none", False), ("tent", False), ("align", False), ("align", True), ("navia", True))
-
-
-def run_demo(reduce: str, batch: int = 32) -> Iterator[dict[str, Any]]:
-    """One row per run, computed here and now: accuracy on each shift, cost and time per image."""
-    vit, sample = load("embedded"), load_sample()
-    for method, merged in RUNS:
-        reducer = reduce if merged else "none"
-        adapter = adapt(vit, method, reducer, SourceStatistics.measure(vit, sample.source, reducer))
-        scores, seconds, count = {}, 0.0, 0
-        for name, (images, labels) in sample.domains.items():
-            adapter.reset()
-            start = time.perf_counter()
-            scores[name] = _online_accuracy(adapter, images, labels, batch)
-            seconds, count = seconds + time.perf_counter() - start, count + len(images)
-        yield {
-            "method": method,
-            "reduce": reducer,
-            "top1": scores,
-            "gmacs": cost(vit, reducer, method=method).gmacs,
-            "ms_per_image": 1000 * seconds / count,
-        }
+PLAIN = (("none", False), ("tent", False), ("align", False), ("align", True), ("navia", True))
 
 
-def _online_accuracy(adapter: Any, images: Tensor, labels: Tensor, batch: int) -> float:
-    """Share of right answers, each given when its batch came."""
-    right = 0.0
-    for x, y in zip(images.split(batch), labels.split(batch), strict=True):
-        right += top_k(adapter(x), y) * len(y)
-    return right / len(labels)
+@dataclass
+class Row:
+    """One method with one reducer on every domain: which answers were right, in the order in which they were given."""
+
+    method: str
+    reduce: str
+    gmacs: float
+    right: dict[str, Tensor] = field(default_factory=dict)
+    answers: dict[str, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+    images: int = 0
+    guard: list[str] = field(default_factory=list)
+
+    def top1(self, domain: str) -> float:
+        return self.right[domain].double().mean().item()
+
+    def interval(self, domain: str) -> tuple[float, float]:
+        return wilson(int(self.right[domain].sum()), len(self.right[domain]))
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean([self.top1(domain) for domain in self.right]))
+
+    @property
+    def ms_per_image(self) -> float:
+        return 1000 * self.seconds / max(1, self.images)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How many points one row is above another on the same images, with a 95 % interval over the images."""
+
+    points: float
+    low: float
+    high: float
+
+
+def paired(row: Row, other: Row) -> Difference:
+    """Both answered the same images, so that only the images on which they differ count."""
+    gaps = torch.cat([row.right[d].double() - other.right[d].double() for d in row.right])
+    half = 1.96 * gaps.std().item() / len(gaps) ** 0.5
+    return Difference(100 * gaps.mean().item(), 100 * (gaps.mean().item() - half), 100 * (gaps.mean().item() + half))
+
+
+def run_demo(
+    vit: ViT,
+    source: Tensor,
+    domains: Sequence[Domain],
+    reduce: str,
+    *,
+    classes: Sequence[int] | None = None,
+    images: int = 512,
+    batch: int = 64,
+    seed: int = 0,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Iterator[list[Row]]:
+    """Rows so far, after each finished cell; every method answers the same batches, domain after domain."""
+    rows = [Row(method, reduce if merged else "none", cost(vit, reduce if merged else "none", method=method).gmacs)
+            for method, merged in PLAIN]  # fmt: skip
+    statistics = {row.reduce: SourceStatistics.measure(vit, source, row.reduce) for row in rows}
+    adapters = [adapt(vit, row.method, row.reduce, statistics[row.reduce], classes=classes, seed=seed) for row in rows]
+    for domain in domains:
+        batches = list(Loader(make_stream([domain], seed=seed, limit=images), vit.preprocessing, batch))
+        for row, adapter in zip(rows, adapters, strict=True):
+            _answer(row, adapter, domain.name, batches, on_batch)
+            yield rows
+
+
+def _answer(row: Row, adapter: Adapter, domain: str, batches: Sequence[Batch], on_batch: Callable[[], None]) -> None:
+    right, answers = [], []
+    for answered in run(adapter, batches):
+        answers.append(answered.logits.argmax(dim=1))
+        right.append(answers[-1] == answered.batch.labels)
+        row.seconds += answered.step.seconds_answer + answered.step.seconds_update
+        row.images += len(answers[-1])
+        if answered.step.guard:
+            row.guard.append(f"{domain}, batch {answered.batch.number}: {answered.step.guard}")
+        on_batch()
+    row.right[domain], row.answers[domain] = torch.cat(right), torch.cat(answers)

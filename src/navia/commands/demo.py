@@ -1,39 +1,185 @@
-"""`navia demo`: The demonstration."""
+"""`navia demo`: the whole story on the embedded model, or on the user's own."""
 
-from typing import Annotated, Any
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from navia.commands.terminal import JsonOption, console, errors, print_json
+from navia.commands.terminal import (
+    CheckpointOption,
+    CropOnlyOption,
+    JsonOption,
+    ModelOption,
+    console,
+    errors,
+    load_model,
+    print_json,
+    write,
+)
+from navia.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from navia.bench.demo import Row
+    from navia.images.domain import Collection, Domain
+    from navia.vit.vit import ViT
+
+SHIFTS = ("gaussian_noise", "contrast", "fog")
 
 
 def demo(
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.")] = "tome:2",
+    model: ModelOption = "embedded",
+    checkpoint: CheckpointOption = None,
+    images: Annotated[str, typer.Option(help="Your own clean images in class folders (64 of them become the source).")] = "embedded",
+    corruption: Annotated[list[str] | None, typer.Option(help="Which shifts to show, e.g. fog; repeatable.")] = None,
+    severity: Annotated[int, typer.Option(help="Of the shifts.", min=1, max=5)] = 3,
+    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.")] = "tome:13",
+    count: Annotated[int, typer.Option(help="Images per shift.", min=64)] = 512,
+    batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
+    seed: Annotated[int, typer.Option(help="Order of the images.", min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("navia-demo.html"),
+    crop_only: CropOnlyOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Adapt the embedded model to two shifts of the embedded images, and compare methods. Needs no network."""
-    from navia.bench.demo import RUNS, run_demo
+    """Show what a shift does to a model, what adaptation gives back, and what merging tokens costs. Needs no network.
 
-    rows: list[dict[str, Any]] = []
-    hidden = as_json or not errors.is_terminal
-    with Progress(console=errors, transient=True, disable=hidden) as progress:
-        task = progress.add_task("adapting", total=len(RUNS))
-        for row in run_demo(reduce):
-            rows.append(row)
-            progress.advance(task)
+    Every number is computed here and now. With --model and --images the same story is told on your own ViT:
+
+        navia demo --model timm:deit_tiny_patch16_224 --images imagenet/val --reduce tome:8 --severity 5
+    """
+    from navia.bench.demo import PLAIN, run_demo
+
+    vit = load_model(model, checkpoint, crop_only)
+    source, clean, classes = _pictures(images, vit, seed)
+    domains = _shifts(clean, corruption or SHIFTS, severity)
+    shown = min(count, len(clean))
+    steps = len(domains) * len(PLAIN) * -(-shown // batch)
+    rows: list[Row] = []
+    started = time.perf_counter()
+    progress = Progress(TextColumn("adapting"), BarColumn(), TimeRemainingColumn(), console=errors)
+    task = progress.add_task("", total=steps)
+    if not as_json:
+        console.print(_opening(vit, len(domains), shown, severity), highlight=False)
+    live = Live(console=errors, transient=True, refresh_per_second=4) if errors.is_terminal and not as_json else None
+    if live:
+        live.start()
+    try:
+        advance = {"on_batch": lambda: progress.advance(task)}
+        for rows in run_demo(vit, source, domains, reduce, classes=classes, images=count, batch=batch, seed=seed, **advance):
+            if live:
+                live.update(Group(_table(rows, domains), progress))
+    finally:
+        if live:
+            live.stop()
+    seconds = time.perf_counter() - started
+    page = _page(vit, rows, domains, reduce, shown, batch, severity, seed)
+    write(out, lambda path: _save(path, page))
     if as_json:
-        print_json(rows)
+        print_json([_as_dict(row, domains) for row in rows])
         return
-    console.print("A small ViT (12 blocks, 50 tokens) that knows clean clothing pictures (82.5 %) meets shifted ones.")
-    domains = list(rows[0]["top1"])
+    console.print(_table(rows, domains))
+    for line in _closing(rows, domains, shown):
+        console.print(line, markup=False, highlight=False)
+    console.print(f"{seconds:.0f} s. Pictures, plots and the protocol: {out}", markup=False, highlight=False)
+    for sentence, command in _next_steps(model, images):
+        console.print(f"{sentence}\n    {command}", markup=False, highlight=False)
+
+
+def _pictures(images: str, vit: "ViT", seed: int) -> "tuple[Tensor, Collection, Sequence[int] | None]":
+    """Clean source images as a tensor, and the labelled rest that the shifts are made from."""
+    import numpy as np
+    import torch
+
+    from navia.images import sample
+    from navia.images.domain import Domain, Subset
+    from navia.images.open import open_domains
+    from navia.vit.labels import class_names
+
+    opened = open_domains(images, vit.num_classes, class_names(vit))
+    whole = opened.domains[0].collection
+    if len(opened.domains) > 1 or whole.labels is None:
+        raise InputError(f"the demo needs clean images in class folders, and {images!r} is {opened.kind!r}")
+    if images == "embedded":
+        clean, rest = sample.source_images(), whole
+    else:
+        if len(whole) < 256:
+            raise InputError(f"the demo needs at least 256 images (64 of them as the source), {images!r} has {len(whole)}")
+        dealt = [int(i) for i in np.random.default_rng(0).permutation(len(whole))]
+        clean, rest = Subset(whole, dealt[:64]), Subset(whole, dealt[64:])
+    source = Domain("source", clean)
+    tensors = [source.tensor(i, vit.preprocessing) for i in range(min(64, len(clean)))]
+    return torch.stack(tensors), rest, opened.classes
+
+
+def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "list[Domain]":
+    from navia.images.domain import corrupted
+
+    return corrupted(clean, corruptions, severity)
+
+
+def _opening(vit: "ViT", shifts: int, images: int, severity: int) -> str:
+    tokens = vit.grid[0] * vit.grid[1] + vit.prefix
+    known = "knows clean pictures and meets shifted ones"
+    return f"{vit.name}: {vit.depth} blocks, {tokens} tokens; it {known}: {shifts} shifts of severity {severity}, {images} images each."
+
+
+def _table(rows: "Sequence[Row]", domains: "Sequence[Domain]") -> Table:
     table = Table("method", "reduce")
-    for column in (*domains, "MMACs/image", "ms/image"):
+    for column in (*(domain.name.replace("_", " ") for domain in domains), "mean", "MMACs/image", "ms/image"):
         table.add_column(column, justify="right")
     for row in rows:
-        shown = [f"{100 * row['top1'][d]:.1f} %" for d in domains]
-        table.add_row(row["method"], row["reduce"], *shown, f"{1000 * row['gmacs']:.0f}", f"{row['ms_per_image']:.2f}")
-    console.print(table)
-    console.print("192 images per shift, batches of 32: one standard error is about 3.5 points.")
-    console.print("Next: navia stats, then ten lines of Python (see the README) on your own model and images.")
+        cells = [f"{100 * row.top1(d.name):.1f} %" if d.name in row.right else "..." for d in domains]
+        whole = len(row.right) == len(domains)
+        mean, pace = (f"{100 * row.mean:.1f} %", f"{row.ms_per_image:.1f}") if whole else ("", "")
+        table.add_row(row.method, row.reduce, *cells, mean, f"{1000 * row.gmacs:.0f}", pace)
+    return table
+
+
+def _closing(rows: "Sequence[Row]", domains: "Sequence[Domain]", images: int) -> list[str]:
+    """What can be said of the numbers, with their spread."""
+    from navia.bench.demo import paired
+
+    none, _, _, align, navia = rows
+    low, high = none.interval(domains[0].name)
+    lines = [f"Top-1 accuracy, each answer given before the model adapted to it; {images} images per shift leave about "
+             f"±{50 * (high - low):.1f} points per cell."]  # fmt: skip
+    for one, other, text in ((navia, none, "no adaptation"), (navia, align, f"align at {align.reduce}")):
+        gap = paired(one, other)
+        lines.append(f"navia + {one.reduce} against {text}, same images: {gap.points:+.1f} points [{gap.low:+.1f}, {gap.high:+.1f}].")
+    return lines + [f"guard: {row.method} + {row.reduce}, {event}" for row in rows for event in row.guard]
+
+
+def _next_steps(model: str, images: str) -> list[tuple[str, str]]:
+    if images != "embedded":
+        return [("Adapt on a real stream and keep the result:",
+                 f"navia run FOLDER --model {model} --source {images} --method navia --reduce tome:8 --save delta.safetensors")]  # fmt: skip
+    return [
+        ("The same on your own model and clean images in class folders:",
+         "navia demo --model timm:vit_base_patch16_224 --images FOLDER --reduce tome:8 --severity 5"),
+        ("Adapt on a folder of images from the field:",
+         "navia run FIELD --model timm:vit_base_patch16_224 --source CLEAN --method navia --reduce tome:8"),
+    ]  # fmt: skip
+
+
+def _as_dict(row: "Row", domains: "Sequence[Domain]") -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "reduce": row.reduce,
+        "top1": {d.name: row.top1(d.name) for d in domains},
+        "interval": {d.name: row.interval(d.name) for d in domains},
+        "mean": row.mean,
+        "gmacs": row.gmacs,
+        "ms_per_image": row.ms_per_image,
+        "guard": row.guard,
+    }
+
+
+def _save(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

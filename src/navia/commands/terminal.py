@@ -38,6 +38,20 @@ def load_model(model: str, checkpoint: Path | None, crop_only: bool = False) -> 
     return vit
 
 
+def parse_options(pairs: list[str] | None) -> dict[str, Any]:
+    """key=value pairs of --option; values as JSON where they are (0.01, true, [0, 1]), as text otherwise."""
+    options: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise InputError(f"--option needs key=value, not {pair!r}")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
+
+
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +45,28 @@ class Pixels:
 
     def read(self, position: int) -> Image.Image:
         return Image.fromarray(self.images[position])
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some pictures of a collection, in the order of `positions`; each keeps its name."""
+
+    whole: Collection
+    positions: Sequence[int]
+
+    @cached_property
+    def labels(self) -> Sequence[int] | None:
+        labels = self.whole.labels
+        return None if labels is None else [labels[i] for i in self.positions]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def name(self, position: int) -> str:
+        return self.whole.name(self.positions[position])
+
+    def read(self, position: int) -> Image.Image:
+        return self.whole.read(self.positions[position])
 
 
 class DatasetPictures:

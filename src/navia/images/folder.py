@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -74,6 +75,14 @@ def scan(root: str | Path) -> Folder:
     if not flat:
         raise InputError(f"no images in {str(root)!r} (looked for {', '.join(sorted(SUFFIXES))}, also one folder down)")
     return Folder(root, tuple(flat), None)
+
+
+def stream_order(folder: Folder) -> list[int]:
+    """Positions in the order that a stream of this folder has by default: by name where pictures lie side by side (often
+    the order in time), and dealt at random, always alike, where they are sorted into classes (no stream is)."""
+    if folder.class_names is None:
+        return list(range(len(folder)))
+    return [int(i) for i in np.random.default_rng(0).permutation(len(folder))]
 
 
 def _images(folder: Path) -> list[Path]:

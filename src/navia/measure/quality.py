@@ -40,13 +40,17 @@ def nll(logits: Tensor, labels: Tensor) -> float:
 def ece(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
     """Expected calibration error: mean |confidence - accuracy| over equal-width bins, weighted by their counts."""
     check(logits, labels)
+    confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
+    return calibration_error(confidence, predicted == labels, bins)
+
+
+def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
+    """The same from the answers' confidences [N] and whether they were right [N]."""
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
-    confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
-    correct = (predicted == labels).double()
     which = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, which.cpu(), (confidence - correct).cpu())
-    return gap.abs().sum().item() / len(labels)
+    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, which.cpu(), (confidence - correct.double()).cpu())
+    return gap.abs().sum().item() / len(confidence)
 
 
 def wilson(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:

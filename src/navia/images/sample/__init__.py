@@ -1,32 +1,25 @@
-"""The embedded sample: a small ViT trained on Fashion-MNIST and a few hundred test images, so that everything can be tried
-without a network. The same files carry the golden tests."""
+"""The embedded sample: a small ViT trained on Fashion-MNIST (tools/train_sample.py) and a part of its images, so that
+everything can be tried without a network. The images are Zalando's, under the MIT licence (NOTICE beside this file)."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from navia.images.domain import Pixels
 
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "model.safetensors"
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 MEAN, STD = 0.2860, 0.3530
-DOMAINS = {"gaussian noise": "A", "low contrast": "B"}
 
 
-@dataclass(frozen=True)
-class Sample:
-    """source [64, 1, 28, 28]: clean images; domains: shifted images [192, 1, 28, 28] and labels [192] by name."""
-
-    source: Tensor
-    domains: dict[str, tuple[Tensor, Tensor]]
-
-
-def load_sample() -> Sample:
+def unseen_images() -> Pixels:
+    """2,000 labelled images that the model was not trained on."""
     with np.load(FOLDER / "images.npz") as data:
-        domains = {
-            name: (torch.from_numpy(data[f"x_{key}"]).flatten(0, 1), torch.from_numpy(data[f"y_{key}"]).flatten())
-            for name, key in DOMAINS.items()
-        }
-        return Sample(torch.from_numpy(data["source_images"]), domains)
+        return Pixels(data["images"], [int(label) for label in data["labels"]], "test")
+
+
+def source_images() -> Pixels:
+    """256 clean images of the training part, without labels: what a user would keep for statistics."""
+    with np.load(FOLDER / "images.npz") as data:
+        return Pixels(data["source"], None, "source")

@@ -1,0 +1,229 @@
+"""Answers of one run as a CSV file that survives being killed.
+
+Rows are appended batch by batch. Every so often the adapter's state is saved beside them (`FILE.state`) together with
+the number of bytes that belong to it; after a kill the file is cut back to these bytes and the stream goes on from
+there, so that the finished file is that of an undisturbed run, to the byte.
+"""
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from navia.adapt.adapter import Adapter
+from navia.adapt.losses import entropy
+from navia.bench.run import Answered
+from navia.errors import InputError
+from navia.images.loader import Batch
+from navia.measure.quality import calibration_error, wilson
+
+COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How right the answers were: share, its 95 % interval, expected calibration error."""
+
+    top1: float
+    low: float
+    high: float
+    ece: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one domain was answered; judged is None where no label is known."""
+
+    images: int
+    entropy: float
+    judged: Judged | None
+
+
+@dataclass
+class Progress:
+    """Where a run stands: what has to be known besides the rows to go on."""
+
+    settings: dict[str, Any]
+    size: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    guard: list[str] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    finished: bool = False
+
+
+class Predictions:
+    """`begin`, `add` every answered batch, `finish`; used as a context manager it saves its state on the way out."""
+
+    def __init__(self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0) -> None:
+        self.path = path
+        self.state_path = path.with_name(path.name + ".state")
+        self.class_names = class_names
+        self.every = every
+        self.progress = Progress(json.loads(json.dumps(settings)))
+        self._saved = time.monotonic()
+
+    def begin(self, adapter: Adapter, restart: bool = False) -> Self:
+        """Start anew, or go on where an earlier run with the same settings was stopped."""
+        self.adapter = adapter
+        known = None if restart else self._read_state()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if known is None:
+                self._refuse_foreign(restart)
+                self.file = self.path.open("wb")
+                self._write(_csv_line(COLUMNS))
+            else:
+                self._continue(known)
+        except OSError as error:
+            raise InputError(f"cannot write {str(self.path)!r}: {error}") from error
+        return self
+
+    def add(self, answered: Answered) -> None:
+        """Append the rows of a batch."""
+        batch, step = answered.batch, answered.step
+        self._write("".join(_csv_line(row) for row in _rows(batch, answered.logits, self.class_names)))
+        self.progress.batches = batch.number + 1
+        self.progress.seconds += step.seconds_answer + step.seconds_update
+        if step.guard:
+            self.progress.guard.append(f"batch {batch.number}: {step.guard}")
+        if time.monotonic() - self._saved > self.every:
+            self.save()
+
+    def names(self) -> list[str]:
+        """Pictures that were answered already."""
+        self.file.flush()
+        with self.path.open(newline="") as file:
+            return [row["path"] for row in csv.DictReader(file)]
+
+    def save(self) -> None:
+        """Rows first, then the state that belongs to them, each for good before the next."""
+        self._sync()
+        self.progress.size = self.file.tell()
+        temporary = self.state_path.with_name(self.state_path.name + ".tmp")
+        try:
+            with temporary.open("wb") as file:
+                torch.save({"progress": asdict(self.progress), "adapter": self.adapter.state_dict()}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.state_path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise InputError(f"cannot write {str(self.state_path)!r}: {error}; rows so far are kept") from error
+        self._saved = time.monotonic()
+
+    def finish(self) -> dict[str, Score]:
+        """Mark the run as finished; its scores by domain, "" for all."""
+        self.progress.finished = True
+        self.save()
+        return self.scores()
+
+    def scores(self) -> dict[str, Score]:
+        self.file.flush()
+        with self.path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        domains = list(dict.fromkeys(row["domain"] for row in rows))
+        found = {domain: _score([row for row in rows if row["domain"] == domain]) for domain in domains if len(domains) > 1}
+        return {**found, "": _score(rows)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not self.progress.finished:
+            self.save()
+        self.file.close()
+
+    def _read_state(self) -> dict[str, Any] | None:
+        if not (self.state_path.exists() and self.path.exists()):
+            return None
+        try:
+            state = torch.load(self.state_path, weights_only=True)
+            progress = Progress(**state["progress"])
+        except Exception as error:
+            raise InputError(f"{str(self.state_path)!r} is damaged ({error}); start anew with --restart") from error
+        ours, theirs = self.progress.settings, progress.settings
+        other = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        if other:
+            was = ", ".join(f"{key} {theirs.get(key)!r} (now {ours.get(key)!r})" for key in other)
+            raise InputError(f"{str(self.path)!r} was made with {was}: take another --out, or --restart")
+        return {"progress": progress, "adapter": state["adapter"]}
+
+    def _refuse_foreign(self, restart: bool) -> None:
+        if self.path.exists() and not restart and not self._is_head_only():
+            raise InputError(f"{str(self.path)!r} exists and has no state to go on from: take another --out, or --restart")
+        self.state_path.unlink(missing_ok=True)
+
+    def _is_head_only(self) -> bool:
+        """A run that was killed before its first saved state leaves rows behind that are made again anyway."""
+        with self.path.open() as file:
+            return file.readline() in ("", _csv_line(COLUMNS))
+
+    def _continue(self, known: dict[str, Any]) -> None:
+        self.progress = known["progress"]
+        self.progress.unreadable = [(name, why) for name, why in self.progress.unreadable]
+        if self.path.stat().st_size < self.progress.size:
+            raise InputError(f"{str(self.path)!r} is shorter than when its state was saved; start anew with --restart")
+        self.file = self.path.open("r+b")
+        self.file.truncate(self.progress.size)
+        self.file.seek(self.progress.size)
+        self.adapter.load_state_dict(known["adapter"])
+
+    def _write(self, text: str) -> None:
+        try:
+            self.file.write(text.encode())
+        except OSError as error:
+            raise InputError(f"cannot write {str(self.path)!r}: {error}; what was answered before is kept") from error
+
+    def _sync(self) -> None:
+        try:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write {str(self.path)!r}: {error}; what was answered before is kept") from error
+
+
+def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> list[tuple[Any, ...]]:
+    confidence, label = logits.double().softmax(dim=1).max(dim=1)
+    uncertainty = entropy(logits.double())
+    return [
+        (
+            batch.names[i],
+            int(label[i]),
+            class_names[int(label[i])] if class_names else "",
+            f"{confidence[i]:.6f}",
+            f"{uncertainty[i]:.6f}",
+            int(batch.labels[i]) if batch.labels[i] >= 0 else "",
+            batch.domains[i],
+            batch.number,
+        )
+        for i in range(len(batch.names))
+    ]
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
+
+
+def _score(rows: Sequence[dict[str, str]]) -> Score:
+    uncertainty = sum(float(row["entropy"]) for row in rows) / max(1, len(rows))
+    return Score(len(rows), uncertainty, _judge([row for row in rows if row["truth"] != ""]))
+
+
+def _judge(rows: Sequence[dict[str, str]]) -> Judged | None:
+    if not rows:
+        return None
+    correct = torch.tensor([row["label"] == row["truth"] for row in rows])
+    confidence = torch.tensor([float(row["confidence"]) for row in rows], dtype=torch.float64)
+    low, high = wilson(int(correct.sum()), len(rows))
+    return Judged(correct.double().mean().item(), low, high, calibration_error(confidence, correct))

@@ -1,0 +1,54 @@
+"""ImageNet's 1000 classes and the 200 of ImageNet-R and ImageNet-A, from the lists that timm carries.
+
+The files are read where they lie; timm itself, and torchvision with it, is not imported.
+"""
+
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+
+from navia.errors import NaviaError
+
+WNID = re.compile(r"n\d{8}")
+"""A WordNet identifier: what the class folders of ImageNet are called."""
+
+
+@cache
+def wnids() -> tuple[str, ...]:
+    """The 1000 WordNet identifiers in class order, which is also their sorted order."""
+    return _lines("imagenet_synsets.txt")
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The first WordNet name of each class. Two names stand for two classes each: crane and maillot."""
+    lemmas = dict(line.split("\t", 1) for line in _lines("imagenet_synset_to_lemma.txt"))
+    return tuple(lemmas[wnid].split(",")[0].strip() for wnid in wnids())
+
+
+@cache
+def r_classes() -> tuple[int, ...]:
+    """The 200 classes of ImageNet-R, ascending."""
+    return tuple(int(line) for line in _lines("imagenet_r_indices.txt"))
+
+
+@cache
+def a_classes() -> tuple[int, ...]:
+    """The 200 classes of ImageNet-A, ascending."""
+    return tuple(int(line) for line in _lines("imagenet_a_indices.txt"))
+
+
+@cache
+def class_index() -> dict[str, int]:
+    """The class of each wnid."""
+    return {wnid: index for index, wnid in enumerate(wnids())}
+
+
+def _lines(name: str) -> tuple[str, ...]:
+    timm = importlib.util.find_spec("timm")
+    for place in timm.submodule_search_locations or () if timm else ():
+        path = Path(place) / "data" / "_info" / name
+        if path.is_file():
+            return tuple(path.read_text(encoding="utf-8").splitlines())
+    raise NaviaError(f"timm's list {name} is missing: ImageNet's classes are read from it; install timm 1.0.30 or newer")

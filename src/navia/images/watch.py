@@ -1,0 +1,61 @@
+"""Pictures as they arrive in a folder."""
+
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from navia.images.folder import SUFFIXES
+
+
+def arrivals(
+    root: Path,
+    seen: Collection[str],
+    batch: int,
+    *,
+    wait: float = 2.0,
+    idle: float | None = None,
+    poll: float = 0.25,
+    settle: float = 0.5,
+) -> Iterator[list[Path]]:
+    """Batches of new pictures below `root`, oldest first, for ever or until none came for `idle` seconds.
+
+    A batch leaves when it is full, or when its first picture has waited for `wait` seconds. A file counts once it has
+    not changed for `settle` seconds, so that a picture is not read while it is being written.
+    """
+    known = set(seen)
+    waiting: list[Path] = []
+    first = last = time.monotonic()
+    while True:
+        fresh = _settled(root, known, settle)
+        if fresh:
+            last = time.monotonic()
+            first = first if waiting else last
+            known.update(_name(root, path) for path in fresh)
+            waiting += fresh
+        while len(waiting) >= batch:
+            yield waiting[:batch]
+            waiting, first = waiting[batch:], time.monotonic()
+            last = first
+        if waiting and time.monotonic() - first >= wait:
+            yield waiting
+            waiting, last = [], time.monotonic()
+        if idle is not None and not waiting and time.monotonic() - last >= idle:
+            return
+        time.sleep(poll)
+
+
+def _settled(root: Path, known: Collection[str], settle: float) -> list[Path]:
+    found = []
+    for path in root.rglob("*"):
+        if path.suffix.lower() in SUFFIXES and _name(root, path) not in known:
+            try:
+                changed = path.stat().st_mtime
+            except FileNotFoundError:  # moved away in between
+                continue
+            if time.time() - changed >= settle:
+                found.append((changed, path))
+    return [path for _, path in sorted(found)]
+
+
+def _name(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()

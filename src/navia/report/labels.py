@@ -1,0 +1,70 @@
+"""Where names stand in a plot so that they touch neither each other nor the marks."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from navia.report.svg import LINE, text_width
+
+
+class Box(NamedTuple):
+    """A mark: its centre, half its width, and the heights that it reaches from and to."""
+
+    x: float
+    y: float
+    half: float
+    top: float
+    bottom: float
+
+
+class Spot(NamedTuple):
+    """The base line of a name; anchor: the class that says which end of the text x is."""
+
+    x: float
+    y: float
+    anchor: str
+
+
+Rectangle = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def place(names: Sequence[str], marks: Sequence[Box], bounds: Rectangle) -> list[Spot | None]:
+    """For each mark a spot for its name right, left, above or below of it; None where all four are taken."""
+    taken: list[Rectangle] = [(m.x - m.half, m.top, m.x + m.half, m.bottom) for m in marks]
+    spots: list[Spot | None] = []
+    for name, mark in zip(names, marks, strict=True):
+        free = [(spot, box) for spot, box in _around(name, mark) if _inside(box, bounds) and not _touches(box, taken)]
+        spots.append(free[0][0] if free else None)
+        taken += [box for _, box in free[:1]]
+    return spots
+
+
+def _around(name: str, mark: Box) -> list[tuple[Spot, Rectangle]]:
+    wide, middle, up, down = text_width(name), mark.y + 4, mark.top - 5, mark.bottom + LINE
+    right, left = mark.x + mark.half + 4, mark.x - mark.half - 4
+    return [
+        (Spot(right, middle, "start"), (right, middle - LINE + 3, right + wide, middle + 3)),
+        (Spot(left, middle, "end"), (left - wide, middle - LINE + 3, left, middle + 3)),
+        (Spot(mark.x, up, "middle"), (mark.x - wide / 2, up - LINE + 3, mark.x + wide / 2, up + 3)),
+        (Spot(mark.x, down, "middle"), (mark.x - wide / 2, down - LINE + 3, mark.x + wide / 2, down + 3)),
+    ]
+
+
+def _inside(box: Rectangle, bounds: Rectangle) -> bool:
+    return box[0] >= bounds[0] and box[1] >= bounds[1] and box[2] <= bounds[2] and box[3] <= bounds[3]
+
+
+def _touches(box: Rectangle, taken: Sequence[Rectangle]) -> bool:
+    return any(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken)
+
+
+def ends_apart(heights: Mapping[int, float], gap: float, top: float, bottom: float) -> dict[int, float]:
+    """The heights moved as little as keeps them `gap` apart, in their order, and above the bottom where there is room."""
+    order = sorted(heights, key=lambda key: heights[key])
+    moved: list[float] = []
+    for key in order:
+        moved.append(max(heights[key], moved[-1] + gap if moved else top))
+    limit = bottom
+    for i in range(len(moved) - 1, -1, -1):
+        moved[i] = min(moved[i], limit)
+        limit = moved[i] - gap
+    return dict(zip(order, moved, strict=True))

@@ -1,0 +1,102 @@
+"""Points with error bars and a front. A number that is missing (None, NaN, an infinity) is not drawn, and is named below the plot."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from navia.report.labels import Box, place
+from navia.report.numbers import finite, shown, span
+from navia.report.svg import (
+    Frame,
+    Layout,
+    as_data,
+    colour,
+    figure,
+    frame,
+    interval_of,
+    legend,
+    legend_entry,
+    marker,
+    picture,
+    text,
+    value_text,
+    whisker,
+    x_axis,
+    y_axis,
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """low, high: the interval of y. detail: what is read when the point is hovered or focused; by default x and y."""
+
+    x: float
+    y: float
+    label: str
+    group: str
+    low: float | None = None
+    high: float | None = None
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+
+def scatter(points: Sequence[Point], x_label: str, y_label: str, title: str, front: bool = False) -> str:
+    """Colour and shape by group. front: also the line of the best y to be had for at most so much x."""
+    known = [p for p in points if finite(p.x) is not None and finite(p.y) is not None]
+    lost = [p.label for p in points if p not in known]
+    note = f"Not drawn, for want of a value: {', '.join(lost)}." if lost else ""
+    return figure(title, lambda layout: _scatter(layout, known, x_label, y_label, title, front), note)
+
+
+def pareto(points: Sequence[Point]) -> list[Point]:
+    """The points than which none has both lower x and higher y, by rising x."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.x, -p.y)):
+        if not best or point.y > best[-1].y:
+            best.append(point)
+    return best
+
+
+def _scatter(layout: Layout, points: Sequence[Point], x_label: str, y_label: str, title: str, front: bool) -> str:
+    groups = list(dict.fromkeys(p.group for p in points))
+    heights = [y for p in points for y in (p.y, *(interval_of(p.low, p.high) or ()))]
+    f = frame(layout, span([p.x for p in points]), span(heights))
+    names = place([p.label for p in points], [_mark_box(f, p) for p in points], (f.left, f.top - 8, f.right + 10, f.bottom))
+    labels = "".join(
+        text(spot.x, spot.y, p.label, f"name {spot.anchor}") for p, spot in zip(points, names, strict=True) if spot
+    )
+    explained = all(spot and p.group in p.label for p, spot in zip(points, names, strict=True))
+    marks = "".join(_point(f, p, groups.index(p.group), x_label, y_label, i == 0) for i, p in enumerate(points))
+    steps = _front(f, pareto(points)) if front else ""
+    entry = legend_entry("the best to be had for the cost", '<path class="front" d="M1 7H21"/>', "")
+    keys = legend([] if explained else groups, lambda i: marker(i, 11, 7), entry if steps else "")
+    return keys + picture(layout, title, y_axis(f, y_label) + x_axis(f, x_label) + steps + labels + marks)
+
+
+def _mark_box(f: Frame, p: Point) -> Box:
+    """What a point covers with its error bar."""
+    x, y = f.px(p.x), f.py(p.y)
+    low, high = interval_of(p.low, p.high) or (p.y, p.y)
+    return Box(x, y, 7, min(y - 7, f.py(high)), max(y + 7, f.py(low)))
+
+
+def _front(f: Frame, best: Sequence[Point]) -> str:
+    """Stairs and not slopes: between two points that were measured nothing was."""
+    if not best:
+        return ""
+    steps = "".join(f"H{f.px(p.x):.1f}V{f.py(p.y):.1f}" for p in best[1:])
+    return f'<path class="front" d="M{f.px(best[0].x):.1f} {f.py(best[0].y):.1f}{steps}H{f.right:.1f}"/>'
+
+
+def _point(f: Frame, p: Point, group: int, x_label: str, y_label: str, first: bool) -> str:
+    """Arrow keys go from point to point, so that only the first one is a stop of the tab key."""
+    x, y = f.px(p.x), f.py(p.y)
+    interval = interval_of(p.low, p.high)
+    detail = dict(p.detail) or {x_label: shown(p.x), y_label: value_text(p.y, interval)}
+    said = f"{p.label}. " + "; ".join(f"{name}: {value}" for name, value in detail.items())
+    tip = as_data({"head": p.label, "rows": list(detail.items())})
+    bar = whisker(x, f.py(interval[0]), f.py(interval[1])) if interval else ""
+    stop = f'tabindex="{0 if first else -1}" role="img" aria-label="{escape(said)}"'
+    return (
+        f'<g class="point {colour(group)}" {stop} data-tip="{tip}">'
+        f'<title>{escape(said)}</title><circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="14"/>{bar}{marker(group, x, y)}</g>'
+    )

@@ -1,0 +1,184 @@
+"""Answers on disk: the same bytes whether a run was disturbed or not, and nothing foreign overwritten."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import navia
+from navia.bench.predictions import Predictions
+from navia.bench.run import run
+from navia.errors import InputError
+from navia.images.domain import Domain, Pixels
+from navia.images.loader import Loader
+from navia.images.streams import make_stream
+from navia.measure.quality import ece, top_k
+
+NAMES = [f"class {i}" for i in range(10)]
+
+
+@pytest.fixture
+def stream_pixels(golden_inputs: dict[str, np.ndarray]) -> Pixels:
+    """Stream A of the golden inputs as pictures, with their labels."""
+    levels = (golden_inputs["x_A"].reshape(-1, 28, 28) * 0.3530 + 0.2860) * 255
+    return Pixels(levels.round().clip(0, 255).astype(np.uint8), [int(y) for y in golden_inputs["y_A"].reshape(-1)], "A")
+
+
+@pytest.fixture
+def source(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> navia.SourceStatistics:
+    images = torch.from_numpy(golden_inputs["source_images"])
+    return navia.SourceStatistics.measure(golden_vit, images, "tome:2", fisher=True, batch=32)
+
+
+def loader(vit: navia.ViT, pixels: Pixels, batch: int = 32) -> Loader:
+    domains = [Domain("clean", pixels), Domain("dark", pixels, "contrast", 2)]
+    return Loader(make_stream(domains, seed=1, limit=96), vit.preprocessing, batch)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def write_all(path: Path, adapter: navia.Adapter, stream: Loader, stop_after: int | None = None) -> Predictions:
+    """The whole stream, or as a killed process would leave it: rows after the last saved state, nothing closed in order."""
+    predictions = Predictions(path, {"method": "m"}, NAMES, every=1e9).begin(adapter)
+    stream.start = predictions.progress.batches
+    for count, answered in enumerate(run(adapter, stream), 1):
+        predictions.add(answered)
+        if count == stop_after:
+            predictions.save()
+        if stop_after is not None and count == stop_after + 1:
+            predictions.file.flush()
+            predictions.file.close()
+            raise StoppedError
+    predictions.finish()
+    predictions.file.close()
+    return predictions
+
+
+@pytest.mark.parametrize("method", navia.methods())
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    method: str, golden_vit: navia.ViT, source: navia.SourceStatistics, stream_pixels: Pixels, tmp_path: Path
+) -> None:
+    options = {"population": 4} if method == "foa" else {}
+
+    def fresh() -> navia.Adapter:
+        return navia.adapt(golden_vit, method, "tome:2", source, **options)
+
+    whole = tmp_path / "whole.csv"
+    write_all(whole, fresh(), loader(golden_vit, stream_pixels))
+    disturbed = tmp_path / "disturbed.csv"
+    with pytest.raises(StoppedError):
+        write_all(disturbed, fresh(), loader(golden_vit, stream_pixels), stop_after=2)
+    assert disturbed.read_bytes() != whole.read_bytes()
+    assert len(disturbed.read_bytes().splitlines()) == 1 + 3 * 32
+    write_all(disturbed, fresh(), loader(golden_vit, stream_pixels))
+    assert disturbed.read_bytes() == whole.read_bytes()
+
+
+@pytest.fixture
+def finished(golden_vit: navia.ViT, source: navia.SourceStatistics, stream_pixels: Pixels, tmp_path: Path) -> Predictions:
+    adapter = navia.adapt(golden_vit, "tent", "tome:2")
+    return write_all(tmp_path / "p.csv", adapter, loader(golden_vit, stream_pixels))
+
+
+def test_scores_are_those_of_the_logits(golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path) -> None:
+    adapter = navia.adapt(golden_vit, "none")
+    stream = loader(golden_vit, stream_pixels)
+    answers = list(run(navia.adapt(golden_vit, "none"), stream))
+    logits, labels = torch.cat([a.logits for a in answers]), torch.cat([a.batch.labels for a in answers])
+    predictions = Predictions(tmp_path / "p.csv", {}, None).begin(adapter)
+    for answered in answers:
+        predictions.add(answered)
+    scores = predictions.finish()
+    assert list(scores) == ["clean", "dark", ""]
+    judged = scores[""].judged
+    assert judged is not None
+    assert judged.top1 == pytest.approx(top_k(logits, labels))
+    assert judged.ece == pytest.approx(ece(logits, labels), abs=1e-5)
+    half = scores["clean"].judged
+    assert half is not None
+    assert half.top1 == pytest.approx(top_k(logits[:96], labels[:96]))
+    assert half.low < half.top1 < half.high
+
+
+def test_unlabelled_pictures_have_answers_and_no_accuracy(
+    golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path
+) -> None:
+    adapter = navia.adapt(golden_vit, "none")
+    predictions = Predictions(tmp_path / "p.csv", {}, None).begin(adapter)
+    for answered in run(adapter, loader(golden_vit, Pixels(stream_pixels.images))):
+        predictions.add(answered)
+    scores = predictions.finish()
+    assert all(score.judged is None for score in scores.values())
+    assert scores[""].images == 192
+
+
+def test_a_finished_run_is_not_made_again(finished: Predictions, golden_vit: navia.ViT, stream_pixels: Pixels) -> None:
+    before = finished.path.read_bytes()
+    again = Predictions(finished.path, {"method": "m"}, NAMES).begin(navia.adapt(golden_vit, "tent", "tome:2"))
+    assert again.progress.finished
+    stream = loader(golden_vit, stream_pixels)
+    stream.start = again.progress.batches
+    assert list(stream) == []
+    again.file.close()
+    assert finished.path.read_bytes() == before
+
+
+def test_other_settings_and_foreign_files_are_refused(finished: Predictions, golden_vit: navia.ViT) -> None:
+    adapter = navia.adapt(golden_vit, "tent", "tome:2")
+    before = finished.path.read_bytes()
+    with pytest.raises(InputError, match=r"made with method 'm' \(now 'other'\)"):
+        Predictions(finished.path, {"method": "other"}, NAMES).begin(adapter)
+    finished.state_path.write_bytes(finished.state_path.read_bytes()[:-100])
+    with pytest.raises(InputError, match="damaged"):
+        Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
+    finished.state_path.unlink()
+    finished.path.write_text("my own table\n")
+    with pytest.raises(InputError, match="no state to go on from"):
+        Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
+    assert finished.path.read_text() == "my own table\n"
+    assert before
+    Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter, restart=True).file.close()
+    assert finished.path.read_text().startswith("path,label,name")
+
+
+def test_a_file_that_lost_rows_is_refused(finished: Predictions, golden_vit: navia.ViT) -> None:
+    finished.path.write_bytes(finished.path.read_bytes()[:-200])
+    with pytest.raises(InputError, match="shorter"):
+        Predictions(finished.path, {"method": "m"}, NAMES).begin(navia.adapt(golden_vit, "tent", "tome:2"))
+
+
+def test_a_place_that_cannot_be_written_is_named(golden_vit: navia.ViT, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write .*p\.csv"):
+        Predictions(tmp_path / "file" / "p.csv", {}, None).begin(navia.adapt(golden_vit, "none"))
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Files of this process cannot grow past 4 kB."""
+    import resource
+    import signal
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_keeps_what_was_answered(
+    golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path, small_disk: None
+) -> None:
+    adapter = navia.adapt(golden_vit, "none")
+    predictions = Predictions(tmp_path / "p.csv", {}, None, every=1e9).begin(adapter)
+    with pytest.raises(InputError, match=r"cannot write .*File too large.* kept"):  # noqa: PT012
+        for answered in run(adapter, loader(golden_vit, stream_pixels)):
+            predictions.add(answered)
+            predictions.save()
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert len(lines) > 32
