@@ -131,12 +131,21 @@ def test_small_concentrations_give_bursts() -> None:
     runs = [mean_run(stretches[0]) for stretches in shifted.values()]
     assert purities == sorted(purities, reverse=True)
     assert runs == sorted(runs, reverse=True)
-    assert purities[0] > 0.7
-    assert purities[-1] < 0.3  # hardly more than chance
-    assert runs[0] > 2 * runs[-1]
+    assert purities[0] > 0.6
+    assert purities[-1] < 0.15  # every class everywhere
+    assert runs[0] > 20
+    assert runs[-1] < 5
 
 
-def test_bursts_depend_on_the_seed_and_differ_between_domains_of_other_labels() -> None:
+def test_within_a_slot_class_comes_after_class() -> None:
+    """As in NOTE. Were the classes of a slot mixed, there would be hardly any bursts."""
+    everything = [Domain("all", pixels(400, LABELS))]
+    for seed in range(5):
+        (stretch,) = label_shifted(shuffled(one_by_one(everything), seed), everything, 1.0, seed)
+        assert 400 / mean_run(stretch) <= 10 * 10  # at most one run per class and slot
+
+
+def test_bursts_depend_on_the_seed_alone() -> None:
     everything = [Domain("all", pixels(400, LABELS))]
     plain = shuffled(one_by_one(everything), 0)
     first, again, other = (shots(label_shifted(plain, everything, 0.1, seed)[0]) for seed in (0, 0, 1))
@@ -148,7 +157,7 @@ def test_bursts_in_a_mixed_stream() -> None:
     two = domains(200, 200)
     stretches = label_shifted(mixed(one_by_one(two), 0), two, 0.01, 0)
     assert every_picture_once(stretches, 200, 200)
-    assert purity(stretches[0]) > 0.7
+    assert purity(stretches[0]) > 0.6
     assert {domain for domain, _ in shots(stretches[0])[:40]} == {0, 1}
 
 

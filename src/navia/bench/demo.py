@@ -44,6 +44,13 @@ class Row:
         return float(np.mean([self.top1(domain) for domain in self.right]))
 
     @property
+    def mean_interval(self) -> tuple[float, float]:
+        """95 % of the mean over domains, which all have the same number of images."""
+        variances = [self.top1(d) * (1 - self.top1(d)) / len(right) for d, right in self.right.items()]
+        half = 1.96 * sum(variances) ** 0.5 / len(variances)
+        return self.mean - half, self.mean + half
+
+    @property
     def ms_per_image(self) -> float:
         return 1000 * self.seconds / max(1, self.images)
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import torch
 from torch import Tensor
@@ -70,6 +70,7 @@ class Predictions:
         self.every = every
         self.progress = Progress(json.loads(json.dumps(settings)))
         self._saved = time.monotonic()
+        self.file: BinaryIO
 
     def begin(self, adapter: Adapter, restart: bool = False) -> Self:
         """Start anew, or go on where an earlier run with the same settings was stopped."""

@@ -20,6 +20,7 @@ from navia.commands.terminal import (
     errors,
     load_model,
     print_json,
+    print_wide,
     write,
 )
 from navia.errors import InputError
@@ -37,7 +38,9 @@ SHIFTS = ("gaussian_noise", "contrast", "fog")
 def demo(
     model: ModelOption = "embedded",
     checkpoint: CheckpointOption = None,
-    images: Annotated[str, typer.Option(help="Your own clean images in class folders (64 of them become the source).")] = "embedded",
+    images: Annotated[
+        str, typer.Option(help="Your own clean images in class folders (64 of them become the source).")
+    ] = "embedded",
     corruption: Annotated[list[str] | None, typer.Option(help="Which shifts to show, e.g. fog; repeatable.")] = None,
     severity: Annotated[int, typer.Option(help="Of the shifts.", min=1, max=5)] = 3,
     reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.")] = "tome:13",
@@ -79,17 +82,17 @@ def demo(
         if live:
             live.stop()
     seconds = time.perf_counter() - started
-    page = _page(vit, rows, domains, reduce, shown, batch, severity, seed)
+    page = _page(vit, rows, domains, classes, shown, batch, seed, _next_steps(model, images))
     write(out, lambda path: _save(path, page))
     if as_json:
         print_json([_as_dict(row, domains) for row in rows])
         return
-    console.print(_table(rows, domains))
+    print_wide(_table(rows, domains))
     for line in _closing(rows, domains, shown):
-        console.print(line, markup=False, highlight=False)
-    console.print(f"{seconds:.0f} s. Pictures, plots and the protocol: {out}", markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{seconds:.0f} s. Pictures, plots and the protocol: {out}", markup=False, highlight=False, soft_wrap=True)
     for sentence, command in _next_steps(model, images):
-        console.print(f"{sentence}\n    {command}", markup=False, highlight=False)
+        console.print(f"{sentence}\n    {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _pictures(images: str, vit: "ViT", seed: int) -> "tuple[Tensor, Collection, Sequence[int] | None]":
@@ -107,7 +110,8 @@ def _pictures(images: str, vit: "ViT", seed: int) -> "tuple[Tensor, Collection, 
     if len(opened.domains) > 1 or whole.labels is None:
         raise InputError(f"the demo needs clean images in class folders, and {images!r} is {opened.kind!r}")
     if images == "embedded":
-        clean, rest = sample.source_images(), whole
+        clean: Collection = sample.source_images()
+        rest: Collection = whole
     else:
         if len(whole) < 256:
             raise InputError(f"the demo needs at least 256 images (64 of them as the source), {images!r} has {len(whole)}")
@@ -126,8 +130,8 @@ def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "
 
 def _opening(vit: "ViT", shifts: int, images: int, severity: int) -> str:
     tokens = vit.grid[0] * vit.grid[1] + vit.prefix
-    known = "knows clean pictures and meets shifted ones"
-    return f"{vit.name}: {vit.depth} blocks, {tokens} tokens; it {known}: {shifts} shifts of severity {severity}, {images} images each."
+    story = f"It knows clean pictures and meets {shifts} shifts of severity {severity}, {images} images each."
+    return f"{vit.name}: {vit.depth} blocks, {tokens} tokens. {story}"
 
 
 def _table(rows: "Sequence[Row]", domains: "Sequence[Domain]") -> Table:
@@ -148,24 +152,46 @@ def _closing(rows: "Sequence[Row]", domains: "Sequence[Domain]", images: int) ->
 
     none, _, _, align, navia = rows
     low, high = none.interval(domains[0].name)
-    lines = [f"Top-1 accuracy, each answer given before the model adapted to it; {images} images per shift leave about "
-             f"±{50 * (high - low):.1f} points per cell."]  # fmt: skip
-    for one, other, text in ((navia, none, "no adaptation"), (navia, align, f"align at {align.reduce}")):
+    lines = ["Top-1 accuracy, each answer given before the model adapted to it;"]
+    lines[0] += f" {images} images per shift leave about ±{50 * (high - low):.1f} points per cell."
+    for one, other, text in ((navia, none, "no adaptation"), (navia, align, f"align + {align.reduce}")):
         gap = paired(one, other)
-        lines.append(f"navia + {one.reduce} against {text}, same images: {gap.points:+.1f} points [{gap.low:+.1f}, {gap.high:+.1f}].")
+        spread = f"{gap.points:+.1f} points [{gap.low:+.1f}, {gap.high:+.1f}]"
+        lines.append(f"navia + {one.reduce} against {text} on the same images: {spread}.")
     return lines + [f"guard: {row.method} + {row.reduce}, {event}" for row in rows for event in row.guard]
 
 
 def _next_steps(model: str, images: str) -> list[tuple[str, str]]:
     if images != "embedded":
-        return [("Adapt on a real stream and keep the result:",
-                 f"navia run FOLDER --model {model} --source {images} --method navia --reduce tome:8 --save delta.safetensors")]  # fmt: skip
+        command = (
+            f"navia run FOLDER --model {model} --source {images} --method navia --reduce tome:8 --save delta.safetensors"
+        )
+        return [("Adapt on a real stream and keep the result:", command)]
+    own = "--model timm:vit_base_patch16_224"
     return [
-        ("The same on your own model and clean images in class folders:",
-         "navia demo --model timm:vit_base_patch16_224 --images FOLDER --reduce tome:8 --severity 5"),
-        ("Adapt on a folder of images from the field:",
-         "navia run FIELD --model timm:vit_base_patch16_224 --source CLEAN --method navia --reduce tome:8"),
-    ]  # fmt: skip
+        (
+            "The same on your own model and clean images in class folders:",
+            f"navia demo {own} --images FOLDER --reduce tome:8 --severity 5",
+        ),
+        (
+            "Adapt on a folder of images from the field:",
+            f"navia run FIELD {own} --source CLEAN --method navia --reduce tome:8",
+        ),
+    ]
+
+
+def _page(
+    vit: "ViT", rows: "Sequence[Row]", domains: "Sequence[Domain]", classes: Sequence[int] | None,
+    images: int, batch: int, seed: int, next_steps: Sequence[tuple[str, str]],
+) -> str:  # fmt: skip
+    from navia.report.demo_page import demo_page
+    from navia.report.demo_story import demo_story
+    from navia.vit.labels import class_names
+
+    names = class_names(vit)
+    names = names if names is None or classes is None else tuple(names[i] for i in classes)
+    story = {"images": images, "batch": batch, "seed": seed, "names": names, "next_steps": next_steps}
+    return demo_page(demo_story(vit, rows, domains, **story))  # type: ignore[arg-type]
 
 
 def _as_dict(row: "Row", domains: "Sequence[Domain]") -> dict[str, Any]:

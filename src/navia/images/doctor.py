@@ -12,7 +12,7 @@ import statistics
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ from navia.images.layouts import (
 )
 
 MODEL = "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k"
+_MODEL_SIDE = 224
+_CROPPED_SIDES = {224, 336, 384, 448, 518}  # what ViTs see; a folder of squares of such a size was cropped for one
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _UNREAD_PICTURES = {".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".npy", ".dng"}
 _NEARLY = 150  # so many of the 200 classes of ImageNet-R or -A, and none else, are an incomplete copy
@@ -115,7 +117,6 @@ class _Published:
     title: str
     images: int
     per_class: int | None = None
-    classes: int = 1000
 
 
 _VALIDATION = _Published("ImageNet validation set", 50_000, 50)
@@ -123,8 +124,8 @@ _TRAINING = _Published("ImageNet training set", 1_281_167)
 _SKETCH = _Published("ImageNet-Sketch", 50_889)
 _PUBLISHED = {
     "imagenet-c": _Published("ImageNet-C", 50_000, 50),
-    "imagenet-r": _Published("ImageNet-R", 30_000, classes=200),
-    "imagenet-a": _Published("ImageNet-A", 7_500, classes=200),
+    "imagenet-r": _Published("ImageNet-R", 30_000),
+    "imagenet-a": _Published("ImageNet-A", 7_500),
     "imagenet-v2": _Published("ImageNet-V2", 10_000, 10),
 }
 
@@ -367,39 +368,44 @@ def _unrecognised(root: Path, refusal: InputError) -> Diagnosis:
 def _nesting(layout: Layout, listed: Sequence[_Listed]) -> Iterator[Finding]:
     """One level too deep or too shallow, though there are images where they were looked for."""
     root, here = layout.root, layout.root.resolve()
-    above = root.parent if root.name else here.parent
-    if layout.kind == "flat":
-        if imagenet.WNID.fullmatch(here.name):
-            yield Finding("warning", f"this is one class folder by itself: use the folder above, {str(above)!r}")
-        if _image_paths(listed[0].top)[0].name.startswith("ILSVRC2012_val"):
-            yield Finding("warning", "the validation set as downloaded has no labels: sort its files into wnid folders")
-    elif here.name in SEVERITIES and here.parent.name in corruptions.names(extra=True):
-        yield Finding("note", f"one severity of ImageNet-C's {here.parent.name}; the data set is {str(here.parents[1])!r}")
+    if layout.kind == "flat" and imagenet.WNID.fullmatch(here.name):
+        yield Finding("warning", f"this is one class folder by itself: use the folder above, {str(here.parent)!r}")
+    elif layout.kind == "flat" and _image_paths(listed[0].top)[0].name.startswith("ILSVRC2012_val"):
+        yield Finding("warning", "the validation set as downloaded has no labels: sort its files into wnid folders")
+    elif _is_one_part(layout):
+        yield Finding("note", f"one severity of one corruption; the data set is {str(here.parents[1])!r}")
     elif layout.kind == "imagenet-c" and here.name in corruptions.names(extra=True):
-        yield Finding("note", f"one corruption of ImageNet-C; the data set is {str(above)!r}")
+        yield Finding("note", f"one corruption of ImageNet-C; the data set is {str(here.parent)!r}")
     names = listed[0].class_names
     if layout.kind == "class folders" and all(name.lower() in _SPLITS for name in names):
         yield Finding("warning", f"{', '.join(names)} are no classes but splits: use {str(root / names[-1])!r}")
+    for part in listed:
+        if part.top.images and part.class_names:
+            place = _below(root, part.part.path)
+            yield Finding(
+                "error", f"{place} holds images both directly and in class folders ({part.class_names[0]}, ...): keep one"
+            )
     yield from _too_deep(root, listed)
 
 
 def _too_deep(root: Path, listed: Sequence[_Listed]) -> Iterator[Finding]:
-    lost = [place for part in listed for place in part.inside if not place.images and place.folders]
-    deeper = [
-        layout
-        for place in lost
-        for layout in [layout_of(place.path) or next(iter(usable_below(place.path)), None)]
-        if layout
-    ]
+    deeper = [layout for part in listed for place in part.inside if (layout := _below_place(place))]
     if deeper:
         shown = _some([f"{str(layout.root)!r} ({layout.kind})" for layout in deeper])
         yield Finding("warning", f"images in {_number(len(deeper), 'folder')} lie too deep and are left out: {shown}")
-    inner = [
-        folder for part in listed for place in part.inside if place.images for folder in place.folders if has_images(folder)
-    ]
+    holders = [place for part in listed for place in part.inside if place.images]
+    inner = [_below(root, folder) for place in holders for folder in place.folders if has_images(folder)]
     if inner:
-        shown = _some([_below(root, folder) for folder in inner])
-        yield Finding("warning", f"images in {_number(len(inner), 'folder')} inside class folders are left out: {shown}")
+        yield Finding(
+            "warning", f"images in {_number(len(inner), 'folder')} inside class folders are left out: {_some(inner)}"
+        )
+
+
+def _below_place(place: _Place) -> Layout | None:
+    """What a folder holds that has no images itself but folders."""
+    if place.images or not place.folders:
+        return None
+    return layout_of(place.path) or next(iter(usable_below(place.path)), None)
 
 
 def _corruptions(layout: Layout) -> Iterator[Finding]:
@@ -423,7 +429,7 @@ def _corruptions(layout: Layout) -> Iterator[Finding]:
 
 def _class_folders(layout: Layout, listed: Sequence[_Listed]) -> Iterator[Finding]:
     empty = [_below(layout.root, place.path) for part in listed for place in part.empty]
-    if empty:
+    if empty and layout.kind != "flat":
         limits = layout.kind in ("imagenet-r", "imagenet-a")
         result = "; until they are filled, answers are not limited to the data set's 200 classes" if limits else ""
         yield Finding("warning", f"{_number(len(empty), 'class folder')} without images: {_some(empty)}{result}")
@@ -480,8 +486,6 @@ def _counts(listed: Sequence[_Listed], published: _Published | None) -> Iterator
 
 
 def _against(part: _Listed, published: _Published) -> Finding | None:
-    if part.class_names and not set(part.class_names) & {*imagenet.class_index(), *map(str, range(1000))}:
-        return None  # somebody's own data in ImageNet-C's layout
     if part.images == published.images:
         return Finding("note", f"complete: {part.images:,} images, as published")
     if part.images > published.images:
@@ -494,44 +498,50 @@ def _against(part: _Listed, published: _Published) -> Finding | None:
 
 
 def _strangers(layout: Layout, listed: Sequence[_Listed]) -> Iterator[Finding]:
-    places = [place for part in listed for place in (part.top, *part.inside)]
-    outside: list[Path] = []
-    if layout.kind == "imagenet-c":
-        places += [_look(folder) for folder in _between(layout)]
-        expected = {part.path for part in layout.parts} | set(_between(layout))
-        outside = [
-            folder
-            for folder in (f for place in map(_look, _between(layout)) for f in place.folders)
-            if folder not in expected
-        ]
-    else:
-        outside = [place.path for part in listed for place in part.inside if not place.images and place not in part.empty]
+    above = [_look(folder) for folder in _between(layout)]
+    outside = [*_folders_outside(layout, listed), *_folders_beside_parts(layout, above)]
     if outside:
         shown = _some([_below(layout.root, folder) for folder in outside])
         yield Finding("warning", f"{_number(len(outside), 'folder')} not part of the layout, ignored: {shown}")
+    places = [*above, *(place for part in listed for place in (part.top, *part.inside))]
     shadows = sum(place.shadows for place in places)
     if shadows:
         yield Finding(
             "error", f"{_number(shadows, 'file')} called ._* count as images but are macOS's attributes: delete them"
         )
     others = [place.path / name for place in places for name in place.others]
-    pictures = [path for path in others if path.suffix.lower() in _UNREAD_PICTURES]
+    pictures = [_below(layout.root, path) for path in others if path.suffix.lower() in _UNREAD_PICTURES]
     if pictures:
-        shown = _some([_below(layout.root, path) for path in pictures])
-        known = ", ".join(sorted(SUFFIXES))
-        yield Finding(
-            "warning", f"{_number(len(pictures), 'picture')} of a kind that is not read, ignored: {shown} (read are {known})"
-        )
-    rest = [_below(layout.root, path) for path in others if path not in set(pictures)]
+        text = f"{_number(len(pictures), 'picture')} of a kind that is not read, ignored: {_some(pictures)}"
+        yield Finding("warning", f"{text} (read are {', '.join(sorted(SUFFIXES))})")
+    links = [_below(layout.root, path) for path in others if path.suffix.lower() in SUFFIXES]
+    if links:
+        yield Finding("warning", f"{_number(len(links), 'image')} behind links that lead nowhere, ignored: {_some(links)}")
+    rest = [_below(layout.root, path) for path in others if path.suffix.lower() not in _UNREAD_PICTURES | SUFFIXES]
     if rest:
-        yield Finding("note", f"{_number(len(rest), 'file')} that are no images, ignored: {_some(rest)}")
+        yield Finding("note", f"not images, ignored: {_number(len(rest), 'file')}, {_some(rest)}")
+
+
+def _folders_outside(layout: Layout, listed: Sequence[_Listed]) -> list[Path]:
+    """Neither class folders, nor empty ones, nor such that hold images deeper (these are told elsewhere)."""
+    expected = {place.path for part in listed for place in part.empty} if layout.kind != "flat" else set()
+    bare = [place for part in listed for place in part.inside if not place.images and place.path not in expected]
+    return [place.path for place in bare if _below_place(place) is None]
+
+
+def _folders_beside_parts(layout: Layout, above: Sequence[_Place]) -> list[Path]:
+    expected = {part.path for part in layout.parts} | {place.path for place in above}
+    return [folder for place in above for folder in place.folders if folder not in expected]
 
 
 def _between(layout: Layout) -> list[Path]:
-    """The folders of ImageNet-C from the root down to above its parts."""
-    found = {layout.root}
+    """The folders of ImageNet-C from the root down to above its parts; of other layouts none."""
+    found: set[Path] = set()
     for part in layout.parts:
-        found |= {folder for folder in part.path.parents if folder != layout.root and folder.is_relative_to(layout.root)}
+        folder = part.path
+        while folder != layout.root:
+            folder = folder.parent
+            found.add(folder)
     return sorted(found)
 
 
@@ -548,7 +558,7 @@ def _pictures(root: Path, seen: _Read, total: int) -> Iterator[Finding]:
     if groups:
         shown = _some([" = ".join(_below(root, path) for path in group[:3]) for group in groups])
         yield Finding(
-            "warning", f"{_number(len(groups), 'group')} of identical files {of.replace('of ', 'among ', 1)}: {shown}"
+            "warning", f"{_number(len(groups), 'group')} of identical files among {seen.count:,} examined: {shown}"
         )
     for trait, text in (
         ("grey", "greyscale"),
@@ -559,9 +569,9 @@ def _pictures(root: Path, seen: _Read, total: int) -> Iterator[Finding]:
         if seen.traits[trait]:
             severity: Literal["note", "warning"] = "warning" if trait == "deep" else "note"
             yield Finding(severity, f"{_number(seen.traits[trait], 'image')} {of} {text}")
-    if _is_cropped(seen):
-        width, height = next(iter(seen.sizes))
-        yield Finding("note", f"all examined images are {width}x{height} px: already resized, so use --crop-only")
+    side = _cropped_side(seen)
+    if side:
+        yield Finding("note", f"all examined images are {side}x{side} px, cropped for a model of that size: use --crop-only")
     if seen.count < total:
         yield Finding("note", f"{seen.count:,} of {total:,} images were decoded: --all decodes every one")
 
@@ -570,9 +580,10 @@ def _model(listed: Sequence[_Listed], model_classes: int) -> Iterator[Finding]:
     if not any(part.class_names for part in listed):
         yield Finding("note", "no class folders: answers can be given, but not scored")
         return
+    model_names = imagenet.names() if model_classes == len(imagenet.names()) else None
     for names in sorted({part.class_names for part in listed if part.class_names}):
         try:
-            mask = match_classes(names, model_classes).mask
+            mask = match_classes(names, model_classes, model_names).mask
         except InputError as refusal:
             yield Finding("error", str(refusal))
         else:
@@ -601,6 +612,10 @@ def _grouped(findings: Sequence[tuple[_Listed, Finding | None]]) -> Iterator[Fin
 
 def _published(layout: Layout, listed: Sequence[_Listed]) -> _Published | None:
     """The folder names tell most data sets, the file names those that share all 1000 wnids."""
+    if layout.kind == "imagenet-c" and not any(set(part.class_names) & imagenet.class_index().keys() for part in listed):
+        return None  # somebody's own images in its layout
+    if _is_one_part(layout):
+        return replace(_PUBLISHED["imagenet-c"], title="one part of ImageNet-C")
     if layout.kind != "imagenet":
         return _PUBLISHED.get(layout.kind)
     first, images = _image_paths(listed[0].holders[0])[0].name, listed[0].images
@@ -614,38 +629,46 @@ def _published(layout: Layout, listed: Sequence[_Listed]) -> _Published | None:
 def _plain_title(kind: str) -> str:
     titles = {
         "imagenet": "images of ImageNet's classes",
+        "imagenet-c": "corrupted images in ImageNet-C's layout",
         "class folders": "images in class folders",
         "flat": "images without classes",
     }
     return titles[kind]
 
 
-def _is_cropped(seen: _Read) -> bool:
-    """All square and of one size, as no camera makes them."""
-    return len(seen.sizes) == 1 and seen.count > 1 and len(set(next(iter(seen.sizes)))) == 1
+def _is_one_part(layout: Layout) -> bool:
+    """ImageNet-C/fog/3 by itself looks like the validation set, but is not clean."""
+    here = layout.root.resolve()
+    return layout.kind == "imagenet" and here.name in SEVERITIES and here.parent.name in corruptions.names(extra=True)
+
+
+def _cropped_side(seen: _Read) -> int | None:
+    """All square and of one size that models see: no camera makes that."""
+    if len(seen.sizes) != 1 or seen.count < 2:
+        return None
+    width, height = next(iter(seen.sizes))
+    return width if width == height and width in _CROPPED_SIDES else None
 
 
 def _next_commands(layout: Layout, published: _Published | None, seen: _Read) -> tuple[str, ...]:
-    folder = _quoted(layout.root)
-    model = f"--model {MODEL if layout.kind.startswith('imagenet') else 'hf:MODEL_FOLDER'}"
-    reduce = "--reduce tome:8"
-    crop = " --crop-only" if layout.kind == "imagenet-c" or _is_cropped(seen) else ""
-    adapt = f"{model} --source {{}} --method navia {reduce}{crop}"
+    folder, reduce = _quoted(layout.root), "--reduce tome:8"
+    model = f"--model {MODEL if published or layout.kind == 'imagenet' else 'hf:MODEL_FOLDER'}"
+    crop = " --crop-only" if _cropped_side(seen) == _MODEL_SIDE else ""
     again = (f"navia doctor {folder} --all",) if seen.broken else ()
     if published in (_VALIDATION, _TRAINING):
         return (
             *again,
             f"navia stats {folder} stats.safetensors {model} {reduce}{crop}",
-            f"navia run {folder} {adapt.format('stats.safetensors')} --corruption fog",
+            f"navia run {folder} {model} --source stats.safetensors --method navia {reduce}{crop} --corruption fog",
             f"navia corrupt {folder} OUT",
         )
     if crop:  # clean images are usually not cropped yet: their statistics are measured by a command of their own
         return (
             *again,
             f"navia stats CLEAN_DIR stats.safetensors {model} {reduce}",
-            f"navia run {folder} {adapt.format('stats.safetensors')}",
+            f"navia run {folder} {model} --source stats.safetensors --method navia {reduce}{crop}",
         )
-    return (*again, f"navia run {folder} {adapt.format('CLEAN_DIR')}")
+    return (*again, f"navia run {folder} {model} --source CLEAN_DIR --method navia {reduce}")
 
 
 def _quoted(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Where pictures come from (a collection), and pictures of one kind (a domain): a collection as it is, or corrupted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -78,7 +78,7 @@ class DatasetPictures:
             raise InputError(f"the data set has no column {image!r}; it has {', '.join(columns)}")
         self.dataset = dataset
         self.image = image
-        self.labels = [int(value) for value in dataset[label]] if label in columns else None
+        self.labels = _whole_numbers(dataset[label], label) if label in columns else None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -89,11 +89,19 @@ class DatasetPictures:
     def read(self, position: int) -> Image.Image:
         try:
             picture = self.dataset[position][self.image]
-        except (OSError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise InputError(f"cannot read image {position} of the data set: {error}") from error
         if not isinstance(picture, Image.Image):
             raise InputError(f"column {self.image!r} of the data set holds {type(picture).__name__}, not images")
         return picture
+
+
+def _whole_numbers(values: Iterable[Any], column: str) -> list[int]:
+    numbers = list(values)
+    for value in numbers:
+        if not isinstance(value, int):
+            raise InputError(f"column {column!r} of the data set holds {value!r}, not the number of a class")
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,8 @@ class Domain:
     def __post_init__(self) -> None:
         if self.corruption is not None and self.corruption not in names(extra=True):
             raise InputError(f"unknown corruption {self.corruption!r}; known: {', '.join(names(extra=True))}")
+        if self.severity not in range(6):  # said here: later it would look as if the pictures could not be read
+            raise InputError(f"severity must be an integer from 0 (as they are) to 5, not {self.severity!r}")
 
     def picture(self, position: int, preprocessing: Preprocessing) -> np.ndarray:
         """What the model would see, uint8 [H, W] or [H, W, 3]: cropped first and then corrupted, as ImageNet-C was."""

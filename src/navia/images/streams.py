@@ -10,6 +10,7 @@ stretches, so that they compose:
 Positions only: nothing is read here. `loader.py` reads.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -68,14 +69,17 @@ def mixed(stretches: Sequence[Stretch], seed: int) -> list[Stretch]:
 
 def limited(stretches: Sequence[Stretch], count: int | None) -> list[Stretch]:
     """The first `count` pictures of each; None: all."""
+    if count is not None and count < 1:
+        raise SpecError(f"the limit of a stream must be at least 1 picture, not {count}")
     return [replace(stretch, shots=stretch.shots[:count]) for stretch in stretches]
 
 
 def label_shifted(stretches: Sequence[Stretch], domains: Sequence[Domain], concentration: float, seed: int) -> list[Stretch]:
     """Classes in bursts: each class is dealt over as many slots as there are classes, in shares drawn from a Dirichlet
-    distribution (Gong et al., 2022, NOTE). The smaller `concentration`, the more each slot belongs to few classes."""
-    if concentration <= 0:
-        raise SpecError(f"the concentration of a label shift must be positive, not {concentration}")
+    distribution; within a slot class comes after class, in random order (Gong et al., 2022, NOTE). The smaller
+    `concentration`, the more each slot belongs to few classes."""
+    if not 0 < concentration < math.inf:
+        raise SpecError(f"the concentration of a label shift must be a positive number, not {concentration}")
     return [replace(s, shots=_bursts(s, domains, concentration, np.random.default_rng(seed))) for s in stretches]
 
 
@@ -91,7 +95,7 @@ def _bursts(stretch: Stretch, domains: Sequence[Domain], concentration: float, r
         cuts = np.round(np.cumsum(shares)[:-1] * len(own)).astype(int)
         for slot, part in zip(slots, np.split(own, cuts), strict=True):
             slot.append(part)
-    order = np.concatenate([rng.permutation(np.concatenate(slot)) for slot in slots])
+    order = np.concatenate([slot[i] for slot in slots for i in rng.permutation(len(slot))])
     return stretch.shots[order]
 
 
@@ -107,6 +111,9 @@ def make_stream(
     concentration: of a label shift."""
     if kind not in KINDS:
         raise SpecError(f"unknown stream {kind!r}; known: {', '.join(KINDS)}")
+    empty = [domain.name for domain in domains if len(domain.collection) == 0]
+    if empty or not domains:
+        raise InputError(f"no images in {', '.join(map(repr, empty)) or 'a stream without domains'}")
     stretches = one_by_one(domains)
     if seed is not None:
         stretches = shuffled(stretches, seed)

@@ -1,6 +1,7 @@
 """Grouped bars. A number that is missing (None, NaN, an infinity) is not drawn, and is named below the plot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import replace
 from html import escape
 
 from navia.errors import InputError
@@ -25,6 +26,8 @@ from navia.report.svg import (
     y_axis,
 )
 
+Bar = tuple[float | None, Interval | None]
+
 
 def bars(
     groups: Sequence[str],
@@ -34,63 +37,65 @@ def bars(
     intervals: Mapping[str, Sequence[Interval | None]] | None = None,
 ) -> str:
     """Bars from zero, one per series in each group. intervals: error bars by series."""
-    for name, values in series.items():
-        if len(values) != len(groups) or len((intervals or {}).get(name, values)) != len(groups):
-            raise InputError(
-                f"bars {title!r}: {len(groups)} groups, but {name!r} has {len(values)} values or other intervals"
-            )
-    lost = [
-        f"{name} ({group})" for name, v in series.items() for group, y in zip(groups, v, strict=True) if finite(y) is None
-    ]
+    pairs = intervals or {}
+    _check(groups, series, pairs, title)
+    if all(finite(y) is None for values in series.values() for y in values):
+        return figure(title, None)
+    cells = [(name, group, y) for name, values in series.items() for group, y in zip(groups, values, strict=True)]
+    lost = [f"{name} ({group})" for name, group, y in cells if finite(y) is None]
     note = f"Not drawn, for want of a value: {', '.join(lost)}." if lost else ""
-    known = {name: [interval_of(*(pair or (None, None))) for pair in pairs] for name, pairs in (intervals or {}).items()}
-    return figure(title, lambda layout: _bars(layout, groups, series, known, y_label, title), note)
+    columns = {name: _column(values, pairs.get(name)) for name, values in series.items()}
+    return figure(title, lambda layout: _bars(layout, groups, columns, y_label, title), note)
 
 
-def _bars(
-    layout: Layout,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    intervals: Mapping[str, Sequence[Interval | None]],
-    y_label: str,
-    title: str,
-) -> str:
-    nothing: list[Interval | None] = [None] * len(groups)
-    columns = {name: list(zip(values, intervals.get(name, nothing), strict=True)) for name, values in series.items()}
-    heights = [h for column in columns.values() for y, ends in column if finite(y) is not None for h in (y, *(ends or ()))]
-    pitch = (layout.width - 60) / max(len(groups), 1)
-    widest = max(map(text_width, groups), default=0)
+def _check(groups: Sequence[str], series: Mapping[str, Sized], intervals: Mapping[str, Sized], title: str) -> None:
+    for name, values in (*series.items(), *intervals.items()):
+        if len(values) != len(groups) or name not in series:
+            raise InputError(f"bars {title!r}: each series takes {len(groups)} values and intervals; {name!r} does not fit")
+
+
+def _column(values: Sequence[float], pairs: Sequence[Interval | None] | None) -> list[Bar]:
+    ends = [interval_of(*(pair or (None, None))) for pair in pairs or [None] * len(values)]
+    return [(finite(y), pair) for y, pair in zip(values, ends, strict=True)]
+
+
+def _bars(layout: Layout, groups: Sequence[str], columns: Mapping[str, Sequence[Bar]], y_label: str, title: str) -> str:
+    heights = [h for column in columns.values() for y, ends in column if y is not None for h in (y, *(ends or ()))]
+    pitch, widest = (layout.width - 60) / len(groups), max(map(text_width, groups))
     turned = widest > pitch - 6
-    f = frame(
-        layout, (0, max(len(groups), 1)), span(heights, from_zero=True), bottom=26 if not turned else 22 + 0.64 * widest
-    )
-    wide = min(0.78 * (f.px(1) - f.px(0)) / max(len(series), 1), 44)
+    if turned:  # names that do not fit side by side go down to the left, and the picture grows for them
+        layout = replace(layout, height=layout.height + 0.64 * widest - 4)
+    room = {"bottom": 22 + 0.64 * widest, "left": 0.77 * widest - pitch / 2} if turned else {"bottom": 26}
+    f = frame(layout, (0, len(groups)), span(heights, from_zero=True), **room)
+    wide = min(0.78 * (f.px(1) - f.px(0)) / len(columns), 44)
     parts = [y_axis(f, y_label)]
-    for k, column in enumerate(columns.values()):
-        for g, (y, ends) in enumerate(column):
-            left = f.px(g + 0.5) + (k - len(series) / 2) * wide
-            parts.append(_bar(f, left, wide, finite(y), ends, k, f"{list(series)[k]}, {groups[g]}"))
+    for k, (name, column) in enumerate(columns.items()):
+        for g, bar in enumerate(column):
+            left = f.px(g + 0.5) + (k - len(columns) / 2) * wide
+            parts.append(_bar(f, left, wide, bar, k, f"{name}, {groups[g]}"))
     parts += [base_line(f, f.py(0)), *_group_names(f, groups, turned)]
     data = {
         "x": [round(f.px(g + 0.5), 1) for g in range(len(groups))],
         "heads": list(groups),
         "rows": [
-            {"name": name, "kind": colour(k), "text": [value_text(finite(y), ends) for y, ends in column]}
+            {"name": name, "kind": colour(k), "text": [value_text(y, ends) for y, ends in column]}
             for k, (name, column) in enumerate(columns.items())
         ],
         "width": round(0.92 * (f.px(1) - f.px(0)), 1),
     }
-    keys = legend(list(series), lambda i: '<rect class="mark" x="5" y="1" width="12" height="12"/>')
+    keys = legend(list(columns), lambda i: '<rect class="mark" x="5" y="1" width="12" height="12"/>')
     return keys + picture(layout, title, "".join(parts), readable(data, f))
 
 
-def _bar(f: Frame, left: float, wide: float, y: float | None, ends: Interval | None, index: int, name: str) -> str:
+def _bar(f: Frame, left: float, wide: float, bar: Bar, index: int, name: str) -> str:
+    y, ends = bar
     if y is None:
         return ""
-    top, base = f.py(max(y, 0.0)), f.py(min(y, 0.0))
+    top, base, gap = f.py(max(y, 0.0)), f.py(min(y, 0.0)), min(1.0, 0.15 * wide)
     error = whisker(left + wide / 2, f.py(ends[0]), f.py(ends[1])) if ends else ""
-    box = f'<rect class="bar" x="{left + 0.5:.1f}" y="{top:.1f}" width="{wide - 1:.1f}" height="{base - top:.1f}"/>'
-    return f'<g class="{colour(index)}"><title>{escape(name)}: {value_text(y, ends)}</title>{box}{error}</g>'
+    box = f'x="{left + gap / 2:.1f}" y="{top:.1f}" width="{wide - gap:.1f}" height="{base - top:.1f}"'
+    said = f"<title>{escape(name)}: {value_text(y, ends)}</title>"
+    return f'<g class="{colour(index)}">{said}<rect class="bar" {box}/>{error}</g>'
 
 
 def _group_names(f: Frame, groups: Sequence[str], turned: bool) -> list[str]:

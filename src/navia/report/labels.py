@@ -27,9 +27,11 @@ class Spot(NamedTuple):
 Rectangle = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def place(names: Sequence[str], marks: Sequence[Box], bounds: Rectangle) -> list[Spot | None]:
-    """For each mark a spot for its name right, left, above or below of it; None where all four are taken."""
-    taken: list[Rectangle] = [(m.x - m.half, m.top, m.x + m.half, m.bottom) for m in marks]
+def place(
+    names: Sequence[str], marks: Sequence[Box], bounds: Rectangle, lines: Sequence[Rectangle] = ()
+) -> list[Spot | None]:
+    """For each mark a spot for its name at one of its sides, the right one first; None where all of them are taken."""
+    taken: list[Rectangle] = [*lines, *((m.x - m.half, m.top, m.x + m.half, m.bottom) for m in marks)]
     spots: list[Spot | None] = []
     for name, mark in zip(names, marks, strict=True):
         free = [(spot, box) for spot, box in _around(name, mark) if _inside(box, bounds) and not _touches(box, taken)]
@@ -39,14 +41,18 @@ def place(names: Sequence[str], marks: Sequence[Box], bounds: Rectangle) -> list
 
 
 def _around(name: str, mark: Box) -> list[tuple[Spot, Rectangle]]:
-    wide, middle, up, down = text_width(name), mark.y + 4, mark.top - 5, mark.bottom + LINE
     right, left = mark.x + mark.half + 4, mark.x - mark.half - 4
+    beside = [Spot(x, mark.y + dy, side) for dy in (4, -6, 15) for x, side in ((right, "start"), (left, "end"))]
     return [
-        (Spot(right, middle, "start"), (right, middle - LINE + 3, right + wide, middle + 3)),
-        (Spot(left, middle, "end"), (left - wide, middle - LINE + 3, left, middle + 3)),
-        (Spot(mark.x, up, "middle"), (mark.x - wide / 2, up - LINE + 3, mark.x + wide / 2, up + 3)),
-        (Spot(mark.x, down, "middle"), (mark.x - wide / 2, down - LINE + 3, mark.x + wide / 2, down + 3)),
+        (spot, _extent(name, spot))
+        for spot in (*beside, Spot(mark.x, mark.top - 5, "middle"), Spot(mark.x, mark.bottom + LINE, "middle"))
     ]
+
+
+def _extent(name: str, spot: Spot) -> Rectangle:
+    wide = text_width(name)
+    left = spot.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[spot.anchor] * wide
+    return left, spot.y - LINE + 3, left + wide, spot.y + 3
 
 
 def _inside(box: Rectangle, bounds: Rectangle) -> bool:

@@ -1,10 +1,10 @@
-"""Points with error bars and a front. A number that is missing (None, NaN, an infinity) is not drawn, and is named below the plot."""
+"""Points with error bars and a front. A point with a missing number (None, NaN, an infinity) is named below the plot."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from navia.report.labels import Box, place
+from navia.report.labels import Box, Rectangle, place
 from navia.report.numbers import finite, shown, span
 from navia.report.svg import (
     Frame,
@@ -42,6 +42,8 @@ class Point:
 def scatter(points: Sequence[Point], x_label: str, y_label: str, title: str, front: bool = False) -> str:
     """Colour and shape by group. front: also the line of the best y to be had for at most so much x."""
     known = [p for p in points if finite(p.x) is not None and finite(p.y) is not None]
+    if not known:
+        return figure(title, None)
     lost = [p.label for p in points if p not in known]
     note = f"Not drawn, for want of a value: {', '.join(lost)}." if lost else ""
     return figure(title, lambda layout: _scatter(layout, known, x_label, y_label, title, front), note)
@@ -60,14 +62,16 @@ def _scatter(layout: Layout, points: Sequence[Point], x_label: str, y_label: str
     groups = list(dict.fromkeys(p.group for p in points))
     heights = [y for p in points for y in (p.y, *(interval_of(p.low, p.high) or ()))]
     f = frame(layout, span([p.x for p in points]), span(heights))
-    names = place([p.label for p in points], [_mark_box(f, p) for p in points], (f.left, f.top - 8, f.right + 10, f.bottom))
+    best = pareto(points) if front else []
+    bounds = (f.left, f.top - 8, f.right + 10, f.bottom)
+    names = place([p.label for p in points], [_mark_box(f, p) for p in points], bounds, _steps(f, best))
     labels = "".join(
         text(spot.x, spot.y, p.label, f"name {spot.anchor}") for p, spot in zip(points, names, strict=True) if spot
     )
     explained = all(spot and p.group in p.label for p, spot in zip(points, names, strict=True))
     marks = "".join(_point(f, p, groups.index(p.group), x_label, y_label, i == 0) for i, p in enumerate(points))
-    steps = _front(f, pareto(points)) if front else ""
-    entry = legend_entry("the best to be had for the cost", '<path class="front" d="M1 7H21"/>', "")
+    steps = _front(f, best)
+    entry = legend_entry("front: nothing further left is higher", '<path class="front" d="M1 7H21"/>', "")
     keys = legend([] if explained else groups, lambda i: marker(i, 11, 7), entry if steps else "")
     return keys + picture(layout, title, y_axis(f, y_label) + x_axis(f, x_label) + steps + labels + marks)
 
@@ -85,6 +89,12 @@ def _front(f: Frame, best: Sequence[Point]) -> str:
         return ""
     steps = "".join(f"H{f.px(p.x):.1f}V{f.py(p.y):.1f}" for p in best[1:])
     return f'<path class="front" d="M{f.px(best[0].x):.1f} {f.py(best[0].y):.1f}{steps}H{f.right:.1f}"/>'
+
+
+def _steps(f: Frame, best: Sequence[Point]) -> list[Rectangle]:
+    """What the front's treads cover; names may cross its risers, which are short or far from names."""
+    ends = [*(f.px(p.x) for p in best[1:]), f.right]
+    return [(f.px(p.x), f.py(p.y) - 1, end, f.py(p.y) + 1) for p, end in zip(best, ends, strict=bool(best))]
 
 
 def _point(f: Frame, p: Point, group: int, x_label: str, y_label: str, first: bool) -> str:

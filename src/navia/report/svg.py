@@ -41,8 +41,8 @@ class Frame:
     right: float
     top: float
     bottom: float
-    x: tuple[float, float]
-    y: tuple[float, float]
+    x: Interval
+    y: Interval
 
     def px(self, x: float) -> float:
         return self.left + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.right - self.left)
@@ -51,10 +51,10 @@ class Frame:
         return self.bottom - (y - self.y[0]) / (self.y[1] - self.y[0]) * (self.bottom - self.top)
 
 
-def frame(layout: Layout, x: tuple[float, float], y: tuple[float, float], right: float = 14, bottom: float = 44) -> Frame:
-    """The box that leaves room for the labels of the vertical axis, and `right` and `bottom` pixels at those sides."""
+def frame(layout: Layout, x: Interval, y: Interval, right: float = 14, bottom: float = 44, left: float = 0) -> Frame:
+    """The box that leaves room for the ticks of the vertical axis, and so many pixels at the sides, at least `left`."""
     widest = max(text_width(label) for label in tick_labels(ticks(*y)))
-    return Frame(layout, widest + 12, layout.width - right, 30, layout.height - bottom, x, y)
+    return Frame(layout, max(widest + 12, left), layout.width - right, 30, layout.height - bottom, x, y)
 
 
 def text_width(text: str) -> float:
@@ -165,7 +165,10 @@ def picture(layout: Layout, title: str, body: str, extra: str = "") -> str:
     return f'<svg class="plot" {box} role="group" aria-label="{escape(title)}"{extra}>{body}</svg>'
 
 
-def figure(title: str, draw: Callable[[Layout], str], note: str = "") -> str:
+def figure(title: str, draw: Callable[[Layout], str] | None, note: str = "") -> str:
+    """draw: what makes the plot for a layout, None where there is nothing to draw."""
+    if draw is None:
+        return f'<figure class="plot"><figcaption>{escape(title)}</figcaption><p class="missing">No values.</p></figure>\n'
     drawn = "".join(f'<div class="{layout.name}">{draw(layout)}</div>' for layout in (WIDE, NARROW))
     below = f'<p class="missing">{escape(note)}</p>' if note else ""
     return f'<figure class="plot"><figcaption>{escape(title)}</figcaption>{drawn}{below}</figure>\n'

@@ -1,0 +1,199 @@
+"""One cell of a benchmark: model, domain (or a whole stream), method, reducer and seed -> one row and its trace."""
+
+import functools
+import hashlib
+import json
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navia import __version__
+from navia.adapt.adapter import Adapter, adapt
+from navia.adapt.parameters import fingerprint
+from navia.adapt.statistics import SourceStatistics
+from navia.bench.realtime import on_the_clock, step_ratio
+from navia.bench.run import Answered, run
+from navia.errors import InputError
+from navia.images import sample
+from navia.images.domain import Domain, Subset
+from navia.images.loader import Loader
+from navia.images.open import Opened, open_domains
+from navia.images.streams import Stream, make_stream
+from navia.measure.cost import cost
+from navia.measure.quality import ece, nll, top_k, wilson
+from navia.vit.labels import class_names
+from navia.vit.load import load
+from navia.vit.vit import ViT
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that decides a row, in plain values: equal cells have equal keys, on any machine that has the same paths."""
+
+    model: str
+    checkpoint: str | None
+    crop_only: bool
+    data: str
+    domain: str  # one corruption or part; "" for a stream over all of `domains`
+    domains: tuple[str, ...]
+    corrupted: bool  # made on the way, or found so
+    severity: int
+    stream: str
+    images: int | None
+    label_shift: float | None
+    source_images: int
+    source_path: str | None
+    method: str
+    reduce: str
+    options: str  # as JSON, so that a cell can be hashed
+    realtime: bool
+    seed: int
+    batch: int
+    label: str | None = field(default=None, compare=False)
+
+    @property
+    def key(self) -> str:
+        values = asdict(self)
+        values.pop("label")
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} {self.domain or self.stream} {self.method}+{self.reduce} seed {self.seed}"
+
+
+def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Row and trace of one cell, from scratch."""
+    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    opened, source_images = _data(cell)
+    domains = [d for d in opened.domains if not cell.domain or d.name == cell.domain]
+    stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift)
+    source = _statistics(cell, source_images)
+    options = json.loads(cell.options)
+    adapter = adapt(vit, cell.method, cell.reduce, source, classes=opened.classes, seed=2020 + cell.seed, **options)
+    loader = Loader(stream, vit.preprocessing, cell.batch, workers)
+    started = time.time()
+    if cell.realtime:
+        ratio = step_ratio(vit, adapter, cell.batch)
+        answers = list(on_the_clock(adapter, loader, ratio))
+    else:
+        ratio, answers = None, list(run(adapter, loader))
+    row = {
+        "key": cell.key,
+        **{name: value for name, value in asdict(cell).items() if name not in ("options", "domains")},
+        "options": options,
+        "realtime_ratio": ratio,
+        **_scores(answers),
+        **_costs(vit, cell, answers),
+        "guard": [f"batch {a.batch.number}: {a.step.guard}" for a in answers if a.step.guard],
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
+        "wall_seconds": time.time() - started,
+        "fingerprint": _fingerprint(vit, cell, opened, stream, source),
+    }
+    return row, _trace(answers, adapter)
+
+
+@functools.lru_cache(maxsize=2)
+def _model(name: str, checkpoint: str | None, crop_only: bool) -> ViT:
+    vit = load(name, checkpoint=checkpoint)
+    if crop_only:
+        vit.preprocessing = vit.preprocessing.crop_only()
+    return vit
+
+
+def _data(cell: Cell) -> tuple[Opened, Tensor]:
+    """Domains without the source images, and the source images."""
+    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    names = class_names(vit)
+    made = cell.domains if cell.corrupted else ()
+    opened = open_domains(cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity)
+    if cell.source_path is not None:
+        clean = open_domains(cell.source_path, vit.num_classes, names).domains[0]
+    elif opened.kind == "embedded":
+        clean = Domain("source", sample.source_images())
+    else:
+        opened, clean = _held_out(opened, cell.source_images)
+    order = np.random.default_rng(0).permutation(len(clean.collection))[: cell.source_images]
+    return opened, torch.stack([clean.tensor(int(i), vit.preprocessing) for i in order])
+
+
+def _held_out(opened: Opened, count: int) -> tuple[Opened, Domain]:
+    """The first `count` images of a fixed deal are the source, the others the stream: no image is both."""
+    if not all(domain.corruption for domain in opened.domains) and len(opened.domains) > 1:
+        raise InputError("these images are corrupted already: give the clean ones as source: {path: ...}")
+    whole = opened.domains[0].collection
+    if len(whole) <= 2 * count:
+        raise InputError(f"{len(whole)} images are too few to leave {count} out as the source: give source: {{path: ...}}")
+    dealt = [int(i) for i in np.random.default_rng(0).permutation(len(whole))]
+    rest = Subset(whole, sorted(dealt[count:]))
+    domains = tuple(Domain(d.name, rest, d.corruption, d.severity, d.seed) for d in opened.domains)
+    return Opened(opened.kind, domains, opened.classes), Domain("source", Subset(whole, sorted(dealt[:count])))
+
+
+def _statistics(cell: Cell, images: Tensor) -> SourceStatistics:
+    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    return SourceStatistics.measure(vit, images, cell.reduce, fisher=cell.method == "eata")
+
+
+def _scores(answers: Sequence[Answered]) -> dict[str, Any]:
+    """Of all answers, each given when its batch came."""
+    logits = torch.cat([a.logits for a in answers])
+    labels = torch.cat([a.batch.labels for a in answers])
+    correct = int((logits.argmax(dim=1) == labels).sum())
+    low, high = wilson(correct, len(labels))
+    scores = {"top1": top_k(logits, labels), "top5": top_k(logits, labels, 5), "ece": ece(logits, labels)}
+    return {"count": len(labels), "correct": correct, **scores, "nll": nll(logits, labels), "low": low, "high": high}
+
+
+def _costs(vit: ViT, cell: Cell, answers: Sequence[Answered]) -> dict[str, Any]:
+    counted = cost(vit, cell.reduce, method=cell.method)
+    paces = [(a.step.seconds_answer + a.step.seconds_update) / a.step.images for a in answers]
+    return {
+        "gmacs": counted.gmacs,
+        "gmacs_paper": counted.gmacs_paper,
+        "trainable": counted.trainable,
+        "ms_per_image": 1000 * statistics.median(paces),
+    }
+
+
+def _trace(answers: Sequence[Answered], adapter: Adapter) -> dict[str, Any]:
+    """What the report draws: per batch right answers, entropy, discrepancy; and which classes were answered."""
+    classes = torch.cat([a.logits for a in answers]).shape[1]
+    predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1) for a in answers]), minlength=classes)
+    return {
+        "right": [int((a.logits.argmax(dim=1) == a.batch.labels).sum()) for a in answers],
+        "images": [len(a.batch.labels) for a in answers],
+        "entropy": [a.step.entropy for a in answers],
+        "discrepancy": [a.step.discrepancy for a in answers],
+        "loss": [a.step.loss for a in answers],
+        "kept": [a.step.kept for a in answers],
+        "predicted": predicted.tolist(),
+    }
+
+
+def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: SourceStatistics) -> dict[str, Any]:
+    """What two rows must share to be put side by side, and what made each."""
+    names = hashlib.sha256()
+    for stretch in stream.stretches:
+        for domain, position in stretch.shots:
+            names.update(stream.domains[domain].collection.name(int(position)).encode())
+    made = "made here" if cell.corrupted else "as found"
+    return {
+        "weights": fingerprint(vit)[:16],
+        "preprocessing": vit.preprocessing.describe(),
+        "data": f"{opened.kind}, {made}",
+        "pictures": names.hexdigest()[:16],
+        "images": len(stream),
+        "classes": len(opened.classes) if opened.classes else vit.num_classes,
+        "reset": cell.stream,
+        "source": {"images": source.provenance.count, "reduce": source.provenance.reduce},
+        "versions": {"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "threads": torch.get_num_threads(),
+    }

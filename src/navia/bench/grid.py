@@ -1,0 +1,134 @@
+"""Many cells: which ones a spec asks for, which are missing, and running those."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navia.adapt.method import METHODS
+from navia.bench.cell import Cell, run_cell
+from navia.bench.store import Store
+from navia.errors import SpecError
+from navia.images.layouts import recognise
+from navia.reduce import parse
+from navia.spec import DataSpec, RunSpec, Spec
+
+Result = tuple[dict[str, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished cell: its row, how many are done of how many, and the estimated seconds left."""
+
+    row: dict[str, Any]
+    done: int
+    total: int
+    left: float | None
+
+
+def cells(spec: Spec) -> list[Cell]:
+    """Every combination, domain by domain, so that rows that are compared come one after the other."""
+    found = [
+        Cell(
+            model=model.name,
+            checkpoint=None if model.checkpoint is None else str(model.checkpoint),
+            crop_only=model.crop_only,
+            data=data.path,
+            domain=domain,
+            domains=_domain_names(data),
+            corrupted=bool(data.corruptions),
+            severity=data.severity if data.corruptions else 0,
+            stream=data.stream,
+            images=data.images,
+            label_shift=data.label_shift,
+            source_images=spec.source.images,
+            source_path=spec.source.path,
+            method=method,
+            reduce=reduce,
+            options=json.dumps(run.options, sort_keys=True),
+            realtime=run.realtime,
+            seed=seed,
+            batch=spec.batch,
+            label=run.label,
+        )
+        for model in spec.models
+        for data in spec.data
+        for seed in spec.seeds
+        for domain in (_domain_names(data) if data.stream == "reset" else ("",))
+        for run in spec.runs
+        for method, reduce in _pairs(run)
+        if seed == spec.seeds[0] or not _order_free(method, data)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _order_free(method: str, data: DataSpec) -> bool:
+    """Without adaptation the order of the same images changes nothing: one seed is enough."""
+    return method == "none" and data.images is None and data.stream == "reset"
+
+
+def _domain_names(data: DataSpec) -> tuple[str, ...]:
+    if data.corruptions:
+        return data.corruptions
+    if data.path == "embedded" or data.path.startswith("datasets:"):
+        return ("clean" if data.path == "embedded" else data.path.removeprefix("datasets:"),)
+    layout = recognise(Path(data.path))
+    names = tuple(part.name or layout.root.name for part in layout.parts)
+    unknown = sorted(set(data.parts) - set(names))
+    if unknown:
+        raise SpecError(f"{data.path!r} has no part {', '.join(unknown)}; it has {', '.join(names)}")
+    return data.parts or names
+
+
+def _pairs(run: RunSpec) -> Iterator[tuple[str, str]]:
+    for method in run.method:
+        kind = METHODS.get(method)
+        kind.Options.of(method, run.options)
+        for reduce in run.reduce:
+            yield method, str(parse(reduce))
+
+
+def missing(spec: Spec, store: Store) -> list[Cell]:
+    done = {row["key"] for row in store.rows()}
+    return [cell for cell in cells(spec) if cell.key not in done]
+
+
+def run_grid(spec: Spec, store: Store, engine: "Engine | None" = None) -> Iterator[Done]:
+    """Run what is missing; each cell counts once its row is on disk."""
+    with store.writing():
+        wanted = missing(spec, store)
+        total = len(cells(spec))
+        started = time.monotonic()
+        for number, (row, trace) in enumerate((engine or one_by_one)(wanted), 1):
+            store.add(row, trace)
+            left = (time.monotonic() - started) / number * (len(wanted) - number)
+            yield Done(row, total - len(wanted) + number, total, left)
+
+
+Engine = Callable[[Sequence[Cell]], Iterable[Result]]
+
+
+def one_by_one(wanted: Sequence[Cell], workers: int = 0) -> Iterator[Result]:
+    """All cells in this process."""
+    for cell in wanted:
+        yield run_cell(cell, workers)
+
+
+def estimate(spec: Spec, store: Store) -> tuple[list[Cell], float | None]:
+    """Missing cells, and the seconds they will take judged by the rows that are there; None: nothing to judge by."""
+    wanted = missing(spec, store)
+    known: dict[tuple[str, str, str], list[float]] = {}
+    for row in store.rows():
+        known.setdefault((row["model"], row["method"], row["reduce"]), []).append(row["wall_seconds"] / row["count"])
+    paces = [sum(v) / len(v) for v in known.values()]
+    if not paces or not wanted:
+        return wanted, 0.0 if not wanted else None
+    counts = [row["count"] for row in store.rows()]
+    usual = sum(counts) / len(counts)
+    seconds = 0.0
+    for cell in wanted:
+        own = known.get((cell.model, cell.method, cell.reduce))
+        seconds += (sum(own) / len(own) if own else sum(paces) / len(paces)) * (cell.images or usual)
+    return wanted, seconds

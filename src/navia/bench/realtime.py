@@ -1,0 +1,63 @@
+"""Adaptation under a clock (Alfarra et al., 2023): batches arrive at the pace of the un-adapted dense model. While a
+method is still busy with an earlier batch, the next ones are answered by its last state and not adapted to.
+
+The clock is simulated from measured costs: one ratio decides which batches are missed, and equal ratios give equal results.
+"""
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+
+from navia.adapt.adapter import Adapter, adapt
+from navia.bench.run import Answered
+from navia.images.loader import Batch
+from navia.vit.vit import ViT
+
+
+def step_ratio(vit: ViT, adapter: Adapter, batch: int, rounds: int = 5) -> float:
+    """Time of the adapter's whole step over the dense, un-adapted forward's, interleaved, medians; at least 1."""
+    images = torch.randn(batch, vit.in_chans, *vit.preprocessing.size, device=vit.cls_token.device)
+    timed, plain = copy.deepcopy(adapter), adapt(vit, "none")
+    seconds: dict[int, list[float]] = {0: [], 1: []}
+    for number in range(rounds + 1):
+        for which, runner in enumerate((plain, timed)):
+            start = time.perf_counter()
+            runner(images)
+            if number:  # the first round warms up
+                seconds[which].append(time.perf_counter() - start)
+    ratio = statistics.median(seconds[1]) / statistics.median(seconds[0])
+    return max(1.0, round(ratio, 2))
+
+
+def on_the_clock(adapter: Adapter, batches: Iterable[Batch], ratio: float) -> Iterator[Answered]:
+    """As `run`, but a batch that comes before the last update is over is answered only."""
+    device = adapter.source_vit.cls_token.device
+    free = 0.0
+    for arrival, batch in enumerate(batches):
+        if batch.reset:
+            adapter.reset()
+            free = float(arrival)
+        images = batch.images.to(device)
+        if free <= arrival + 1e-9:
+            logits = adapter(images)
+            free = max(free, arrival) + ratio
+            assert adapter.last is not None
+            yield Answered(batch, logits.detach().cpu(), adapter.last)
+            continue
+        start = time.perf_counter()
+        logits = adapter.predict(images)
+        took = time.perf_counter() - start
+        assert adapter.last is not None
+        step = replace(adapter.last, images=len(images), loss=None, discrepancy=None, kept=0, guard=None,
+                       note="missed: still busy", seconds_answer=took, seconds_update=0.0)  # fmt: skip
+        yield Answered(batch, logits.detach().cpu(), step)
+
+
+def missed_share(ratio: float) -> float:
+    """Share of the batches that are answered without being adapted to."""
+    return 1 - 1 / math.ceil(ratio - 1e-9)

@@ -1,0 +1,85 @@
+"""Finished cells on disk: DIR/rows.jsonl, one line each, appended and synced; their traces in DIR/traces."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from navia import __version__
+from navia.errors import InputError
+
+
+class Store:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "rows.jsonl"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole rows; a last line that was cut off by a kill does not count."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_bytes().split(b"\n")
+        try:
+            return [json.loads(line) for line in lines[:-1]]
+        except json.JSONDecodeError as error:
+            raise InputError(f"{str(self.path)!r} holds a line that is no row: {error}") from error
+
+    @contextmanager
+    def writing(self) -> Iterator["Store"]:
+        """Exclusive: two runs into one folder would answer the same cells."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("w")
+        except OSError as error:
+            raise InputError(f"cannot write to {str(self.folder)!r}: {error}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"another run writes to {str(self.folder)!r}; wait for it or take another --out") from None
+            self._refuse_other_versions()
+            self._cut_torn_line()
+            yield self
+
+    def add(self, row: dict[str, Any], trace: dict[str, Any]) -> None:
+        """The trace first, then the row that makes it count; each for good before the next."""
+        traces = self.folder / "traces"
+        try:
+            traces.mkdir(exist_ok=True)
+            temporary = traces / f"{row['key']}.tmp"
+            _write_synced(temporary, json.dumps(trace))
+            temporary.replace(traces / f"{row['key']}.json")
+            with self.path.open("ab") as file:
+                file.write(json.dumps(row).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write to {str(self.folder)!r}: {error}; finished cells are kept") from error
+
+    def trace(self, key: str) -> dict[str, Any]:
+        return json.loads((self.folder / "traces" / f"{key}.json").read_text())
+
+    def _refuse_other_versions(self) -> None:
+        others = sorted({row["fingerprint"]["versions"]["navia"] for row in self.rows()} - {__version__})
+        if others:
+            raise InputError(
+                f"{str(self.folder)!r} holds rows of navia {', '.join(others)}, this is {__version__}: take another --out"
+            )
+
+    def _cut_torn_line(self) -> None:
+        if self.path.exists():
+            whole = self.path.read_bytes()
+            kept = whole[: whole.rfind(b"\n") + 1]
+            if len(kept) < len(whole):
+                with self.path.open("r+b") as file:
+                    file.truncate(len(kept))
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,133 @@
+"""What a benchmark consists of: a short YAML file, checked line by line.
+
+models:  [{name: timm:deit_tiny_patch16_224, checkpoint: model.safetensors}]
+data:    [{path: imagenet/val, corruptions: [fog, contrast], severity: 5, images: 512}]
+source:  {images: 64}
+runs:
+  - {method: none}
+  - {method: [align, navia], reduce: [tome:4, tome:8]}
+seeds:   [0, 1, 2]
+batch:   64
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from navia.errors import SpecError
+from navia.images.corruptions import names as corruption_names
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _corruptions(value: Any) -> Any:
+    """all: the 15 of ImageNet-C; extra: its 4 others too."""
+    if value in ("all", "extra"):
+        return list(corruption_names(extra=value == "extra"))
+    return [] if value is None else _listed(value)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSpec(_Strict):
+    """name: as for navia.load. crop_only: the images are already resized."""
+
+    name: str
+    checkpoint: Path | None = None
+    crop_only: bool = False
+
+
+class DataSpec(_Strict):
+    """path: as for `navia run`. corruptions: made on the way, a list or all. images: at most so many of each domain."""
+
+    path: str
+    corruptions: Annotated[tuple[str, ...], BeforeValidator(_corruptions)] = ()
+    severity: int = Field(default=5, ge=1, le=5)
+    stream: Literal["reset", "continual", "mixed"] = "reset"
+    images: int | None = Field(default=None, ge=1)
+    label_shift: float | None = Field(default=None, gt=0)
+    parts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+
+    @pydantic.field_validator("corruptions")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = sorted(set(value) - set(corruption_names(extra=True)))
+        if unknown:
+            raise ValueError(f"unknown corruption {', '.join(unknown)}; known: {', '.join(corruption_names(extra=True))}")
+        return value
+
+
+class SourceSpec(_Strict):
+    """Clean images for the statistics: `images` of `path`, or without a path of the data itself (they leave the stream)."""
+
+    images: int = Field(default=64, ge=2)
+    path: str | None = None
+
+
+class RunSpec(_Strict):
+    """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model."""
+
+    method: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("none",)
+    options: dict[str, Any] = {}
+    label: str | None = None
+    realtime: bool = False
+
+
+class Spec(_Strict):
+    models: Annotated[tuple[ModelSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    data: Annotated[tuple[DataSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    runs: Annotated[tuple[RunSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    source: SourceSpec = SourceSpec()
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
+    batch: int = Field(default=64, ge=1)
+    reference: str | None = None  # name of the published values to show beside
+
+
+def read_spec(path: Path) -> Spec:
+    """The spec in a YAML file, or a SpecError that names the line."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise SpecError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    return parse_spec(text, str(path))
+
+
+def parse_spec(text: str, where: str) -> Spec:
+    try:
+        import yaml
+    except ImportError as missing:
+        raise SpecError("benchmarks need PyYAML: pip install 'navia[bench]'") from missing
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(f"{where}: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise SpecError(f"{where}: a mapping with models, data and runs is needed")
+    try:
+        return Spec.model_validate(values)
+    except pydantic.ValidationError as error:
+        lines = [f"{where}:{_line(tree, e['loc'])}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise SpecError("\n".join(dict.fromkeys(lines))) from error
+
+
+def _line(node: Any, path: tuple[int | str, ...]) -> int:
+    """The line of the deepest part of the YAML tree that `path` leads to, counted from 1."""
+    for step in path:
+        if isinstance(node.value, list) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+        elif isinstance(node.value, list) and isinstance(step, str):
+            found = [(key, value) for key, value in node.value if isinstance(node.value[0], tuple) and key.value == step]
+            if not found:
+                break
+            node = found[0][0] if step == path[-1] else found[0][1]
+        else:
+            break
+    return int(node.start_mark.line) + 1
