@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from navia import __version__
+from navia.commands.bench import bench
 from navia.commands.choose import choose
 from navia.commands.cost import cost
 from navia.commands.demo import demo
@@ -22,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, stats, choose, cost, tokens, methods):
+for command in (demo, run, bench, stats, choose, cost, tokens, methods):
     app.command()(command)
 
 

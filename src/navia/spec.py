@@ -21,7 +21,7 @@ from navia.images.corruptions import names as corruption_names
 
 
 def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _corruptions(value: Any) -> Any:
@@ -71,13 +71,15 @@ class SourceSpec(_Strict):
 
 
 class RunSpec(_Strict):
-    """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model."""
+    """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model. adapt_for: adapt
+    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure)."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)]
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("none",)
     options: dict[str, Any] = {}
     label: str | None = None
     realtime: bool = False
+    adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
 
 
 class Spec(_Strict):
@@ -88,6 +90,41 @@ class Spec(_Strict):
     seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
     batch: int = Field(default=64, ge=1)
     reference: str | None = None  # name of the published values to show beside
+
+    def scaled(
+        self,
+        *,
+        model: str | None = None,
+        checkpoint: Path | None = None,
+        crop_only: bool = False,
+        data: str | None = None,
+        corruptions: list[str] | None = None,
+        severity: int | None = None,
+        images: int | None = None,
+        source: str | None = None,
+        seeds: list[int] | None = None,
+        batch: int | None = None,
+    ) -> "Spec":
+        """The same with other models, data or sizes: what is None stays."""
+        if (checkpoint or crop_only) and model is None:
+            raise SpecError("checkpoint and crop_only belong to a model: give its name too")
+        values = self.model_dump()
+        if model is not None:
+            values["models"] = [{"name": model, "checkpoint": checkpoint, "crop_only": crop_only}]
+        given = {"path": data, "corruptions": corruptions, "severity": severity, "images": images}
+        changes = {key: value for key, value in given.items() if value is not None}
+        values["data"] = [{**part, **changes} for part in values["data"]]
+        if source is not None:
+            values["source"]["path"] = source
+        if seeds:
+            values["seeds"] = seeds
+        if batch is not None:
+            values["batch"] = batch
+        try:
+            scaled = Spec.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise SpecError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
+        return scaled.model_copy(update={"data": tuple(dict.fromkeys(scaled.data))})
 
 
 def read_spec(path: Path) -> Spec:

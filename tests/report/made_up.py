@@ -28,7 +28,7 @@ def row(method: str, reduce: str, top1: tuple[float, float], gmacs: float, ms: f
         interval={d: (share - h, share + h) for d, share, h in zip(DOMAINS, top1, half, strict=True)},
         gmacs=gmacs,
         ms_per_image=ms,
-        per_batch={d: rng.binomial(BATCH, share, 6) / BATCH for d, share in zip(DOMAINS, top1, strict=True)},
+        per_batch={d: (rng.binomial(BATCH, share, 6) / BATCH).tolist() for d, share in zip(DOMAINS, top1, strict=True)},
         mean_interval=(np.mean(top1) - np.mean(half) / 2**0.5, np.mean(top1) + np.mean(half) / 2**0.5),
     )
 
@@ -55,8 +55,8 @@ def story() -> DemoStory:
     return DemoStory(
         model="embedded ViT, 12 blocks, 50 tokens",
         title="A small Vision Transformer meets noise and fog",
-        lead="A model that is right on most clean pictures of clothing is shown shifted ones. Each method adapts to the stream "
-        "as it comes, without labels; some of them also merge tokens, and pay less for it.",
+        lead="A model that is right on most clean pictures of clothing is shown shifted ones. Each method adapts to the "
+        "stream as it comes, without labels; some of them also merge tokens, and pay less for it.",
         images=IMAGES,
         batch=BATCH,
         examples=examples(),

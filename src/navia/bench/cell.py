@@ -19,7 +19,7 @@ from navia.adapt.adapter import Adapter, adapt
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceStatistics
 from navia.bench.realtime import on_the_clock, step_ratio
-from navia.bench.run import Answered, run
+from navia.bench.run import Answered, adapt_then_score, run
 from navia.errors import InputError
 from navia.images import sample
 from navia.images.domain import Domain, Subset
@@ -54,6 +54,7 @@ class Cell:
     reduce: str
     options: str  # as JSON, so that a cell can be hashed
     realtime: bool
+    adapt_for: int | None
     seed: int
     batch: int
     label: str | None = field(default=None, compare=False)
@@ -80,11 +81,13 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
     adapter = adapt(vit, cell.method, cell.reduce, source, classes=opened.classes, seed=2020 + cell.seed, **options)
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
     started = time.time()
-    if cell.realtime:
-        ratio = step_ratio(vit, adapter, cell.batch)
+    ratio = step_ratio(vit, adapter, next(iter(loader)).images) if cell.realtime else None
+    if ratio is not None:
         answers = list(on_the_clock(adapter, loader, ratio))
+    elif cell.adapt_for is not None:
+        answers = list(adapt_then_score(adapter, loader, cell.adapt_for))
     else:
-        ratio, answers = None, list(run(adapter, loader))
+        answers = list(run(adapter, loader))
     row = {
         "key": cell.key,
         **{name: value for name, value in asdict(cell).items() if name not in ("options", "domains")},

@@ -49,6 +49,7 @@ def cells(spec: Spec) -> list[Cell]:
             reduce=reduce,
             options=json.dumps(run.options, sort_keys=True),
             realtime=run.realtime,
+            adapt_for=adapt_for,
             seed=seed,
             batch=spec.batch,
             label=run.label,
@@ -59,6 +60,7 @@ def cells(spec: Spec) -> list[Cell]:
         for domain in (_domain_names(data) if data.stream == "reset" else ("",))
         for run in spec.runs
         for method, reduce in _pairs(run)
+        for adapt_for in run.adapt_for
         if seed == spec.seeds[0] or not _order_free(method, data)
     ]
     return list(dict.fromkeys(found))

@@ -9,19 +9,19 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-import torch
+from torch import Tensor
 
 from navia.adapt.adapter import Adapter, adapt
-from navia.bench.run import Answered
+from navia.bench.run import Answered, answer_only
 from navia.images.loader import Batch
 from navia.vit.vit import ViT
 
 
-def step_ratio(vit: ViT, adapter: Adapter, batch: int, rounds: int = 5) -> float:
-    """Time of the adapter's whole step over the dense, un-adapted forward's, interleaved, medians; at least 1."""
-    images = torch.randn(batch, vit.in_chans, *vit.preprocessing.size, device=vit.cls_token.device)
+def step_ratio(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> float:
+    """Time of the adapter's whole step on a batch of the stream over the dense, un-adapted forward's: interleaved, medians,
+    at least 1. A copy of the adapter is timed; the adapter itself stays as it is."""
+    images = images.to(vit.cls_token.device)
     timed, plain = copy.deepcopy(adapter), adapt(vit, "none")
     seconds: dict[int, list[float]] = {0: [], 1: []}
     for number in range(rounds + 1):
@@ -42,20 +42,13 @@ def on_the_clock(adapter: Adapter, batches: Iterable[Batch], ratio: float) -> It
         if batch.reset:
             adapter.reset()
             free = float(arrival)
-        images = batch.images.to(device)
         if free <= arrival + 1e-9:
-            logits = adapter(images)
+            logits = adapter(batch.images.to(device))
             free = max(free, arrival) + ratio
             assert adapter.last is not None
             yield Answered(batch, logits.detach().cpu(), adapter.last)
-            continue
-        start = time.perf_counter()
-        logits = adapter.predict(images)
-        took = time.perf_counter() - start
-        assert adapter.last is not None
-        step = replace(adapter.last, images=len(images), loss=None, discrepancy=None, kept=0, guard=None,
-                       note="missed: still busy", seconds_answer=took, seconds_update=0.0)  # fmt: skip
-        yield Answered(batch, logits.detach().cpu(), step)
+        else:
+            yield answer_only(adapter, batch, "missed: still busy")
 
 
 def missed_share(ratio: float) -> float:

@@ -1,12 +1,14 @@
 """One stream through one adapter: every batch is answered when it comes, and adapted to after."""
 
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from navia.adapt.adapter import Adapter, Step
-from navia.images.loader import Batch
+from navia.errors import SpecError
+from navia.images.loader import Batch, Loader
 
 
 @dataclass(frozen=True)
@@ -27,3 +29,36 @@ def run(adapter: Adapter, batches: Iterable[Batch]) -> Iterator[Answered]:
         logits = adapter(batch.images.to(device))
         assert adapter.last is not None
         yield Answered(batch, logits.detach().cpu(), adapter.last)
+
+
+def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[Answered]:
+    """Adapt to the first `count` batches, then answer the last third of the stream in the state that was reached."""
+    held_out = len(loader) * 2 // 3
+    if not 0 < count <= held_out:
+        raise SpecError(f"{count} batches to adapt to, but only {held_out} come before the last third of the stream")
+    device = adapter.source_vit.cls_token.device
+    for number, batch in enumerate(loader):
+        if number < count:
+            adapter(batch.images.to(device))
+        elif number >= held_out:
+            yield answer_only(adapter, batch, "scored only")
+
+
+def answer_only(adapter: Adapter, batch: Batch, note: str) -> Answered:
+    """Answer a batch without adapting to it; the step says why."""
+    start = time.perf_counter()
+    logits = adapter.predict(batch.images.to(adapter.source_vit.cls_token.device))
+    took = time.perf_counter() - start
+    assert adapter.last is not None
+    step = replace(
+        adapter.last,
+        images=len(batch.images),
+        loss=None,
+        discrepancy=None,
+        kept=0,
+        guard=None,
+        note=note,
+        seconds_answer=took,
+        seconds_update=0.0,
+    )
+    return Answered(batch, logits.detach().cpu(), step)

@@ -63,35 +63,40 @@ class Loader:
         return max(0, len(self.plan) - self.start)
 
     def __iter__(self) -> Iterator[Batch]:
+        if not 0 <= self.start <= len(self.plan):
+            raise SpecError(f"start {self.start} lies outside of the stream: it has {len(self.plan)} batches")
         self.unreadable.clear()
         decoded = DataLoader(
             _Decoder(self.stream, self.preprocessing),
             batch_sampler=self.plan[self.start :],
             num_workers=self.workers,
-            collate_fn=list,
+            collate_fn=_stack,
+            generator=torch.Generator(),  # draws a number that nobody uses: the caller's generator is left alone
         )
         last_stretch = self.plan[self.start - 1][0][0] if self.start else -1
-        for number, answers in enumerate(decoded, self.start):
+        reset = False  # stays due until there is a batch, however many pictures or stretches could not be read
+        for number, (images, reasons) in enumerate(decoded, self.start):
             shots = self.plan[number]
-            good = [(shot, answer) for shot, answer in zip(shots, answers, strict=True) if isinstance(answer, Tensor)]
-            self._note(shots, answers)
-            if not good:
-                continue
             stretch = self.stream.stretches[shots[0][0]]
-            yield self._batch(good, number, stretch.name, stretch.reset and shots[0][0] != last_stretch)
+            reset = reset or (stretch.reset and shots[0][0] != last_stretch)
             last_stretch = shots[0][0]
+            self._note(shots, reasons)
+            if images is not None:
+                good = [shot for shot, reason in zip(shots, reasons, strict=True) if reason is None]
+                yield self._batch(images, good, number, stretch.name, reset)
+                reset = False
 
-    def _note(self, shots: list[Shot], answers: list[Tensor | str]) -> None:
-        for (_, domain, position), answer in zip(shots, answers, strict=True):
-            if isinstance(answer, str):
+    def _note(self, shots: list[Shot], reasons: list[str | None]) -> None:
+        for (_, domain, position), reason in zip(shots, reasons, strict=True):
+            if reason is not None:
                 if not self.skip_unreadable:
-                    raise InputError(f"{answer} (skip such images with --skip-unreadable or skip_unreadable=True)")
-                self.unreadable.append((self.stream.domains[domain].collection.name(position), answer))
+                    raise InputError(f"{reason} (skip such images with --skip-unreadable or skip_unreadable=True)")
+                self.unreadable.append((self.stream.domains[domain].collection.name(position), reason))
 
-    def _batch(self, good: list[tuple[Shot, Tensor]], number: int, stretch: str, reset: bool) -> Batch:
-        domains = [(self.stream.domains[domain], position) for (_, domain, position), _ in good]
+    def _batch(self, images: Tensor, shots: list[Shot], number: int, stretch: str, reset: bool) -> Batch:
+        domains = [(self.stream.domains[domain], position) for _, domain, position in shots]
         return Batch(
-            images=torch.stack([tensor for _, tensor in good]),
+            images=images,
             labels=torch.tensor([domain.label(position) for domain, position in domains]),
             names=tuple(domain.collection.name(position) for domain, position in domains),
             domains=tuple(domain.name for domain, _ in domains),
@@ -99,6 +104,16 @@ class Loader:
             number=number,
             reset=reset,
         )
+
+
+def _stack(answers: list[Tensor | str]) -> tuple[Tensor | None, list[str | None]]:
+    """Readable pictures as one tensor [B, C, H, W] (None: there are none), and per shot why it could not be read.
+
+    Done in the workers: every tensor that comes out of one holds a file open, and a tensor per picture would use up the
+    open files of a process and leave it waiting for ever."""
+    images = [answer for answer in answers if isinstance(answer, Tensor)]
+    reasons = [answer if isinstance(answer, str) else None for answer in answers]
+    return (torch.stack(images) if images else None), reasons
 
 
 class _Decoder(Dataset[Tensor | str]):

@@ -81,7 +81,7 @@ def limits(story: DemoStory) -> str:
     reach = f", and reach up to {100 * half:.0f} points to each side" if half is not None else ""
     return (
         f"Every number was computed in this run, on {story.images:,} images per shift in batches of {story.batch:,}. "
-        f"The intervals are for 95 %{reach}: runs whose intervals lie apart differ, for others these images do not settle it. "
+        f"The intervals are for 95 %{reach}: runs whose intervals lie apart differ; these images do not settle the rest. "
         f"One model and {_count(story.domains, 'shift')} show how the methods behave, not which of them is best in general."
     )
 
@@ -98,12 +98,8 @@ def _verdict(story: DemoStory, base: DemoRow, domain: str) -> str:
     better = [row.name for row in others if _apart(row, base, domain)]
     worse = [row.name for row in others if _apart(base, row, domain)]
     unsettled = [row.name for row in others if row.name not in (*better, *worse)]
-    kinds = {
-        "better than no adaptation": better,
-        "worse than no adaptation": worse,
-        "not settled by these images": unsettled,
-    }
-    return f"{_capital(domain)}: " + "; ".join(f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names) + "."
+    kinds = (("better than no adaptation", better), ("worse", worse), ("not settled by these images", unsettled))
+    return f"{_capital(domain)}: " + "; ".join(f"{kind}: {_listed(names)}" for kind, names in kinds if names) + "."
 
 
 def _capital(text: str) -> str:
@@ -151,8 +147,8 @@ def _table(story: DemoStory) -> str:
     unit, factor = _cost_unit(story)
     columns = [
         Column("method"),
-        *(Column(f"{domain}, %", True, "high") for domain in story.domains),
-        Column("mean, %", True, "high"),
+        *(Column(f"{domain},\N{NO-BREAK SPACE}%", True, "high") for domain in story.domains),
+        Column("mean,\N{NO-BREAK SPACE}%", True, "high"),
         Column(unit, True, "low"),
         Column("ms/image", True, "low"),
     ]
@@ -165,7 +161,7 @@ def _table_row(row: DemoRow, domains: Sequence[str], factor: float) -> list[Cell
         *(_share(row.top1.get(domain), _interval(row, domain)) for domain in domains),
         _share(row.mean(domains), row.mean_interval),
         Cell(_times(factor, row.gmacs)),
-        Cell(row.ms_per_image),
+        Cell(row.ms_per_image, _milliseconds(row)),
     ]
 
 
@@ -177,6 +173,10 @@ def _share(value: float | None, interval: Interval | None) -> Cell:
 
 def _percents(interval: Interval | None) -> str:
     return "" if interval is None or interval_of(*interval) is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"
+
+
+def _milliseconds(row: DemoRow) -> str:
+    return f"{row.ms_per_image:.2f}" if 0 <= row.ms_per_image < 10 else shown(row.ms_per_image)
 
 
 def _times(factor: float, value: float | None) -> float | None:
@@ -203,7 +203,7 @@ def _point(row: DemoRow, domains: Sequence[str], unit: str, factor: float) -> Po
     cells = {"mean": _share(row.mean(domains), row.mean_interval)}
     cells |= {domain: _share(row.top1.get(domain), _interval(row, domain)) for domain in domains}
     detail = {f"{name}, %": f"{cell.text or '–'}{f' ({cell.small})' if cell.small else ''}" for name, cell in cells.items()}
-    detail |= {unit: shown(x), "ms/image": shown(row.ms_per_image)}
+    detail |= {unit: shown(x), "ms/image": _milliseconds(row)}
     missing = float("nan")
     return Point(missing if x is None else x, missing if y is None else y, row.name, row.name, low, high, detail)
 

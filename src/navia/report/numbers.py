@@ -26,9 +26,23 @@ def shown(value: object) -> str:
         return f"{int(value):,}".replace("-", "−")
     if number == 0:
         return "0"
-    power = math.floor(math.log10(abs(float(f"{number:.2e}"))))  # of the rounded number: 9.999 is shown as 10.0
+    power = _power(number)
     text = f"{number:.2e}" if not -5 < power < 9 else f"{number:,.{max(0, 2 - power)}f}"
     return text.replace("-", "−")
+
+
+def shown_alike(values: Sequence[float]) -> list[str]:
+    """Numbers that stand below each other, all with the same decimals: the largest has three digits, the smallest one."""
+    powers = [_power(value) for value in values if value]
+    if not powers or max(powers) >= 9 or min(powers) < -4:
+        return [shown(value) for value in values]
+    decimals = 0 if all(isinstance(value, numbers.Integral) for value in values) else max(0, 2 - max(powers), -min(powers))
+    return [f"{value:,.{decimals}f}".replace("-", "−") for value in values]
+
+
+def _power(number: float) -> int:
+    """The power of ten of the first digit, after rounding: 9.999 is shown as 10.0."""
+    return math.floor(math.log10(abs(float(f"{number:.2e}"))))
 
 
 def shown_range(low: float | None, high: float | None) -> str:
@@ -43,8 +57,12 @@ def span(values: Iterable[float], from_zero: bool = False, room: float = 0.07) -
     width = high - low
     if width <= 1e-9 * max(abs(low), abs(high)):  # one value only: show it in the middle of a range of its size
         width = abs(high) or 1.0
-    bottom = 0.0 if from_zero and low == 0 else low - room * width
-    return (max(bottom, 0.0) if low >= 0 else bottom), (high if from_zero and high == 0 else high + room * width)
+    bottom, top = low - room * width, high + room * width
+    if low >= 0:
+        bottom = 0.0 if from_zero else max(bottom, 0.0)
+    elif from_zero and high == 0:
+        top = 0.0
+    return bottom, top
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:

@@ -65,6 +65,7 @@ function showTip(head, rows, x, y, spoken) {
 
 function hideTip() {
   tip.hidden = true;
+  for (const point of document.querySelectorAll(".point.on")) point.classList.remove("on");
   for (const guide of document.querySelectorAll(".guide")) guide.setAttribute("visibility", "hidden");
 }
 
@@ -83,33 +84,51 @@ document.addEventListener("scroll", () => {
 // the browser's own tips would lie over ours
 for (const title of document.querySelectorAll("svg.plot title")) title.remove();
 
-// ---- points: hovered, tapped or focused; arrow keys go to the next one to the right or left
+// ---- points: the one nearest to the pointer, or focused; arrow keys go to the next one to the right or left
 
-function showPoint(point) {
-  showAgain = () => showPoint(point);
-  const { head, rows } = JSON.parse(point.dataset.tip);
+const REACH = 24; // pixels from a point within which the pointer means it
+
+function centre(point) {
   const box = point.querySelector(".hit").getBoundingClientRect();
-  showTip(head, rows, box.left + box.width / 2, box.top + box.height / 2, false);
+  return { x: box.left + box.width / 2, y: box.top + box.height / 2 };
 }
 
-for (const plot of document.querySelectorAll("svg.plot")) {
+function showPoint(points, point) {
+  showAgain = () => showPoint(points, point);
+  for (const other of points) other.classList.toggle("on", other === point);
+  const { head, rows } = JSON.parse(point.dataset.tip);
+  const { x, y } = centre(point);
+  showTip(head, rows, x, y, false);
+}
+
+function watchPoints(plot) {
   const points = Array.from(plot.querySelectorAll(".point"));
   const place = (point) => Number(point.querySelector(".hit").getAttribute("cx"));
   points.sort((a, b) => place(a) - place(b));
+  function follow(event) {
+    const distance = (point) => Math.hypot(centre(point).x - event.clientX, centre(point).y - event.clientY);
+    const nearest = points.reduce((best, point) => (distance(point) < distance(best) ? point : best));
+    if (distance(nearest) <= REACH) showPoint(points, nearest);
+    else hideTip();
+  }
+  plot.addEventListener("pointermove", follow);
+  plot.addEventListener("pointerdown", follow);
+  plot.addEventListener("pointerleave", hideTip);
   points.forEach((point, index) => {
     point.setAttribute("tabindex", index ? "-1" : "0");
-    point.addEventListener("pointerenter", () => showPoint(point));
-    point.addEventListener("pointerleave", hideTip);
-    point.addEventListener("focus", () => showPoint(point));
+    point.addEventListener("focus", () => {
+      if (point.matches(":focus-visible")) showPoint(points, point);
+    });
     point.addEventListener("blur", hideTip);
     point.addEventListener("keydown", (event) => {
-      const next = points[index + STEPS[event.key]];
       if (!(event.key in STEPS)) return;
       event.preventDefault();
-      if (next) next.focus();
+      points[index + STEPS[event.key]]?.focus();
     });
   });
 }
+
+for (const plot of document.querySelectorAll("svg.plot:has(.point)")) watchPoints(plot);
 
 // ---- lines and bars: all series at the place nearest to the pointer, or reached by the arrow keys
 

@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from navia.errors import InputError
-from navia.report.numbers import DASH, finite, shown
+from navia.report.numbers import DASH, finite, shown_alike
 
 FOLDER = Path(__file__).parent
 # the browser itself refuses whatever would come from another host
@@ -111,11 +111,14 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], caption: st
     for row in rows:
         if len(row) != len(columns):
             raise InputError(f"a table of {len(columns)} columns got a row of {len(row)} cells")
-    best = [_best(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
+    filled = [_filled(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
+    best = [_best(column, cells) for column, cells in zip(columns, filled, strict=True)]
     head = "".join(_header(column) for column in columns)
     body = "\n".join(
-        "<tr>" + "".join(_cell(cell, columns[i], cell in best[i], i == 0) for i, cell in enumerate(row)) + "</tr>"
-        for row in rows
+        "<tr>"
+        + "".join(_cell(filled[i][r], columns[i], filled[i][r] in best[i], i == 0) for i in range(len(columns)))
+        + "</tr>"
+        for r in range(len(rows))
     )
     named = f"<caption>{escape(caption)}</caption>" if caption else ""
     region = f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption or "Table")}">'
@@ -130,29 +133,35 @@ def _header(column: Column) -> str:
     return f'<th scope="col"{kind} aria-sort="none" data-first="{first}">{button}</th>'
 
 
+def _filled(column: Column, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with their texts; a number that is missing is a dash, whatever its text says."""
+    bare = {i: value for i, cell in enumerate(cells) if cell.text is None and (value := finite(cell.value)) is not None}
+    alike = dict(zip(bare, shown_alike(list(bare.values())), strict=True))
+    filled = []
+    for i, cell in enumerate(cells):
+        known = isinstance(cell.value, str) or finite(cell.value) is not None
+        if not known and (column.numeric or cell.value is not None or cell.text is None):
+            filled.append(Cell(None, DASH))
+        else:
+            filled.append(replace(cell, text=alike.get(i, cell.text if cell.text is not None else str(cell.value))))
+    return filled
+
+
 def _best(column: Column, cells: Sequence[Cell]) -> list[Cell]:
     """The cells that read the same as the best one: a difference that is not shown must not be marked."""
     known = [(value, cell) for cell in cells if (value := finite(cell.value)) is not None]
     if column.better is None or len(known) < 2:
         return []
     top = (max if column.better == "high" else min)(known, key=lambda pair: pair[0])[1]
-    winners = [cell for _, cell in known if _text(cell, column) == _text(top, column)]
+    winners = [cell for _, cell in known if cell.text == top.text]
     return winners if len(winners) < len(known) else []
 
 
-def _text(cell: Cell, column: Column) -> str:
-    if isinstance(cell.value, str):
-        return cell.value if cell.text is None else cell.text
-    if finite(cell.value) is None and (column.numeric or cell.value is not None):
-        return DASH
-    return shown(cell.value) if cell.text is None else cell.text
-
-
 def _cell(cell: Cell, column: Column, best: bool, first: bool) -> str:
-    value, text = finite(cell.value), _text(cell, column)
-    key = "" if text == DASH else cell.value if isinstance(cell.value, str) else text if value is None else repr(value)
-    small = f" <small>{escape(cell.small)}</small>" if cell.small and text != DASH else ""
-    inner = f'<strong class="best">{escape(text)}</strong>{small}' if best else f"{escape(text)}{small}"
+    text = escape(cell.text or "")
+    key = cell.value if isinstance(cell.value, str) else "" if (value := finite(cell.value)) is None else repr(value)
+    small = f" <small>{escape(cell.small)}</small>" if cell.small else ""
+    inner = f'<strong class="best">{text}</strong>{small}' if best else f"{text}{small}"
     kind = ' class="number"' if column.numeric else ""
     tag, scope = ("th", ' scope="row"') if first else ("td", "")
     return f'<{tag}{scope}{kind} data-key="{escape(key)}">{inner}</{tag}>'

@@ -70,10 +70,12 @@ def _scatter(layout: Layout, points: Sequence[Point], x_label: str, y_label: str
     )
     explained = all(spot and p.group in p.label for p, spot in zip(points, names, strict=True))
     marks = "".join(_point(f, p, groups.index(p.group), x_label, y_label, i == 0) for i, p in enumerate(points))
+    # below all marks, so that no error bar lies over the mark of another point
+    errors = "".join(_error_bar(f, p, groups.index(p.group)) for p in points)
     steps = _front(f, best)
     entry = legend_entry("front: nothing further left is higher", '<path class="front" d="M1 7H21"/>', "")
     keys = legend([] if explained else groups, lambda i: marker(i, 11, 7), entry if steps else "")
-    return keys + picture(layout, title, y_axis(f, y_label) + x_axis(f, x_label) + steps + labels + marks)
+    return keys + picture(layout, title, y_axis(f, y_label) + x_axis(f, x_label) + steps + errors + labels + marks)
 
 
 def _mark_box(f: Frame, p: Point) -> Box:
@@ -97,6 +99,11 @@ def _steps(f: Frame, best: Sequence[Point]) -> list[Rectangle]:
     return [(f.px(p.x), f.py(p.y) - 1, end, f.py(p.y) + 1) for p, end in zip(best, ends, strict=bool(best))]
 
 
+def _error_bar(f: Frame, p: Point, group: int) -> str:
+    ends = interval_of(p.low, p.high)
+    return f'<g class="{colour(group)}">{whisker(f.px(p.x), f.py(ends[0]), f.py(ends[1]))}</g>' if ends else ""
+
+
 def _point(f: Frame, p: Point, group: int, x_label: str, y_label: str, first: bool) -> str:
     """Arrow keys go from point to point, so that only the first one is a stop of the tab key."""
     x, y = f.px(p.x), f.py(p.y)
@@ -104,9 +111,8 @@ def _point(f: Frame, p: Point, group: int, x_label: str, y_label: str, first: bo
     detail = dict(p.detail) or {x_label: shown(p.x), y_label: value_text(p.y, interval)}
     said = f"{p.label}. " + "; ".join(f"{name}: {value}" for name, value in detail.items())
     tip = as_data({"head": p.label, "rows": list(detail.items())})
-    bar = whisker(x, f.py(interval[0]), f.py(interval[1])) if interval else ""
     stop = f'tabindex="{0 if first else -1}" role="img" aria-label="{escape(said)}"'
     return (
         f'<g class="point {colour(group)}" {stop} data-tip="{tip}">'
-        f'<title>{escape(said)}</title><circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="14"/>{bar}{marker(group, x, y)}</g>'
+        f'<title>{escape(said)}</title><circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="12"/>{marker(group, x, y)}</g>'
     )

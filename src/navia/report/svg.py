@@ -14,7 +14,7 @@ from navia.report.numbers import finite, shown, shown_range, tick_labels, ticks
 Interval = tuple[float, float]
 
 COLOURS = 7  # classes c0 to c6 of page.css
-LETTER = 6.3  # mean width of a letter in the plots' type, a little too large rather than too small
+LETTER = 6.8  # mean width of a letter in the plots' type where that is a wide one
 LINE = 14.0  # height of a line of text
 
 

@@ -1,0 +1,117 @@
+"""`navia bench`: a grid of runs that can be stopped and started at will."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from navia.commands.terminal import JsonOption, console, errors, print_json, print_wide
+
+
+def bench(
+    spec: Annotated[str, typer.Argument(help="YAML file, or a preset: see `navia bench presets`.")],
+    out: Annotated[Path, typer.Option(help="Folder for the rows; finished cells are not run again.")] = Path("bench"),
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Instead of the spec's models.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Local weights for --model.")] = None,
+    data: Annotated[str | None, typer.Option(help="Instead of the spec's data: as for `navia run`.")] = None,
+    source: Annotated[str | None, typer.Option(help="Folder of clean images; by default a part of the data.")] = None,
+    corruption: Annotated[list[str] | None, typer.Option(help="Instead of the spec's corruptions; repeatable.")] = None,
+    severity: Annotated[int | None, typer.Option(help="Instead of the spec's.", min=1, max=5)] = None,
+    images: Annotated[int | None, typer.Option(help="At most so many images of each domain.", min=1)] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Instead of the spec's seeds; repeatable.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images per step.", min=1)] = None,
+    crop_only: Annotated[bool, typer.Option("--crop-only", help="The images of --data are already resized.")] = False,
+    on: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    ray_address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
+    cpus: Annotated[float, typer.Option(help="With ray: cores of one cell.", min=0.1)] = 1,
+    gpus: Annotated[float, typer.Option(help="With ray: GPUs of one cell, fractions share one.", min=0)] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that decode images.", min=0)] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run, and how long it may take.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run every model x data x method x reducer x seed of a spec and keep one row of each.
+
+    Stop it at any time; the same command goes on with what is missing. A changed spec runs only what is new.
+
+        navia bench paper-table1 --model timm:deit_tiny_patch16_224 --data imagenet/val --out results
+    """
+    from navia.bench.grid import estimate, run_grid
+    from navia.bench.presets import named
+    from navia.bench.store import Store
+    from navia.errors import SpecError
+
+    if spec == "presets":
+        _list_presets(as_json)
+        return
+    asked = named(spec).scaled(
+        model=model, checkpoint=checkpoint, data=data, source=source, corruptions=corruption,
+        severity=severity, images=images, seeds=seed, batch=batch, crop_only=crop_only,
+    )  # fmt: skip
+    store = Store(out)
+    wanted, seconds = estimate(asked, store)
+    if dry_run:
+        _print_plan(wanted, seconds, as_json)
+        return
+    if on not in ("local", "ray"):
+        raise SpecError(f"--on is local or ray, not {on!r}")
+    rows: list[dict[str, Any]] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("cells", total=None, left="")
+        for done in run_grid(asked, store, _engine(on, ray_address, cpus, gpus, workers)):
+            rows.append(done.row)
+            left = "" if done.left is None else f"{_readable(done.left)} left"
+            progress.update(task, completed=done.done, total=done.total, left=left)
+            line = f"{done.done}/{done.total} {_title(done.row)}: {100 * done.row['top1']:.1f} % {left}"
+            progress.console.print(line, markup=False, highlight=False)
+    if as_json:
+        print_json(rows)
+        return
+    console.print(f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}", markup=False)
+
+
+def _engine(on: str, address: str | None, cpus: float, gpus: float, workers: int) -> Any:
+    from functools import partial
+
+    from navia.bench.grid import one_by_one
+
+    if on == "local":
+        return partial(one_by_one, workers=workers)
+    from navia.bench.on_ray import ray_engine
+
+    return ray_engine(address, cpus, gpus)
+
+
+def _title(row: dict[str, Any]) -> str:
+    return f"{row['domain'] or row['stream']} {row['method']}+{row['reduce']} seed {row['seed']}"
+
+
+def _readable(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _print_plan(wanted: list[Any], seconds: float | None, as_json: bool) -> None:
+    if as_json:
+        print_json({"cells": [cell.title for cell in wanted], "seconds": seconds})
+        return
+    for cell in wanted:
+        console.print(cell.title, markup=False, highlight=False, soft_wrap=True)
+    known = "nothing finished yet to judge by" if seconds is None else f"about {_readable(seconds)} by the rows so far"
+    console.print(f"{len(wanted)} cells to run, {known}", highlight=False)
+
+
+def _list_presets(as_json: bool) -> None:
+    from navia.bench.presets import presets
+
+    found = presets()
+    if as_json:
+        print_json(found)
+        return
+    table = Table("preset", "what it is")
+    for name, text in found.items():
+        table.add_row(name, text)
+    print_wide(table)

@@ -1,0 +1,159 @@
+"""The grid: what was killed goes on, what is done stays, and the rows are those of an undisturbed run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from navia.bench.grid import cells, estimate, missing, run_grid
+from navia.bench.realtime import missed_share
+from navia.bench.store import Store
+from navia.errors import InputError
+from navia.spec import Spec, parse_spec
+
+SPEC = """
+models: [{name: embedded}]
+data: [{path: embedded, corruptions: [contrast, gaussian_noise], severity: 2, images: 48}]
+runs:
+  - {method: none}
+  - {method: navia, reduce: [tome:8]}
+seeds: [0]
+batch: 16
+"""
+VARYING = ("ms_per_image", "finished", "wall_seconds", "realtime_ratio")
+
+
+def same(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what the clock decides."""
+    return {key: value for key, value in row.items() if key not in VARYING}
+
+
+@pytest.fixture(scope="module")
+def spec() -> Spec:
+    return parse_spec(SPEC, "test.yaml")
+
+
+@pytest.fixture(scope="module")
+def whole(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store(tmp_path_factory.mktemp("whole"))
+    assert [done.done for done in run_grid(spec, store)] == [1, 2, 3, 4]
+    return store
+
+
+def test_rows_hold_accuracy_cost_and_fingerprint(whole: Store) -> None:
+    for row in whole.rows():
+        assert row["count"] == 48
+        assert row["top1"] == row["correct"] / 48
+        assert row["low"] <= row["top1"] <= row["high"]
+        assert row["fingerprint"]["images"] == 48
+        trace = whole.trace(row["key"])
+        assert sum(trace["right"]) == row["correct"]
+        assert sum(trace["predicted"]) == 48
+        assert trace["images"] == [16, 16, 16]
+    dense, merged = whole.rows()[0], whole.rows()[1]
+    assert merged["gmacs"] < dense["gmacs"]
+    assert dense["fingerprint"]["pictures"] == merged["fingerprint"]["pictures"]
+
+
+def test_a_finished_grid_runs_nothing_and_a_longer_spec_only_what_is_new(spec: Spec, whole: Store) -> None:
+    assert missing(spec, whole) == []
+    assert list(run_grid(spec, whole)) == []
+    longer = parse_spec(SPEC.replace("tome:8", "tome:8, tome:4"), "test.yaml")
+    wanted, seconds = estimate(longer, whole)
+    assert [cell.reduce for cell in wanted] == ["tome:4", "tome:4"]
+    assert seconds is not None
+    assert seconds > 0
+
+
+def test_a_torn_last_line_is_made_again(spec: Spec, whole: Store, tmp_path: Path) -> None:
+    torn = Store(tmp_path)
+    lines = whole.path.read_bytes().splitlines(keepends=True)
+    torn.path.write_bytes(b"".join(lines[:3]) + lines[3][:100])
+    assert len(torn.rows()) == 3
+    assert len(list(run_grid(spec, torn))) == 1
+    assert [same(row) for row in torn.rows()] == [same(row) for row in whole.rows()]
+
+
+def test_kill_9_in_the_middle_of_a_cell_loses_that_cell_alone(spec: Spec, whole: Store, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    command = [sys.executable, "-m", "navia.cli", "bench", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "rows")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
+    store = Store(tmp_path / "rows")
+    deadline = time.monotonic() + 120
+    while len(store.rows()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = store.path.read_bytes()
+    assert 2 <= len(store.rows()) < 4
+    list(run_grid(spec, store))
+    assert store.path.read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
+    assert [same(row) for row in store.rows()] == [same(row) for row in whole.rows()]
+    for row in whole.rows():
+        assert store.trace(row["key"])["right"] == whole.trace(row["key"])["right"]
+
+
+def test_two_runs_into_one_folder_are_refused(spec: Spec, tmp_path: Path) -> None:
+    with Store(tmp_path).writing(), pytest.raises(InputError, match="another run writes"):
+        next(run_grid(spec, Store(tmp_path)))
+
+
+def test_rows_of_another_version_and_garbage_are_refused_and_kept(spec: Spec, whole: Store, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    row = whole.rows()[0]
+    row["fingerprint"]["versions"]["navia"] = "0.0.1"
+    store.path.write_text(json.dumps(row) + "\n")
+    before = store.path.read_bytes()
+    with pytest.raises(InputError, match=r"rows of navia 0\.0\.1"):
+        next(run_grid(spec, store))
+    assert store.path.read_bytes() == before
+    store.path.write_text("no row\n")
+    with pytest.raises(InputError, match="no row"):
+        store.rows()
+
+
+def test_missing_data_is_named_before_anything_runs(tmp_path: Path) -> None:
+    lost = parse_spec(
+        SPEC.replace("path: embedded, corruptions: [contrast, gaussian_noise], severity: 2,", "path: nowhere,"), "a"
+    )
+    with pytest.raises(InputError, match="nowhere"):
+        cells(lost)
+
+
+def test_streams_without_reset_are_one_cell(tmp_path: Path) -> None:
+    for kind in ("continual", "mixed"):
+        store = Store(tmp_path / kind)
+        one = parse_spec(SPEC.replace("severity: 2,", f"severity: 2, stream: {kind},"), "a")
+        rows = [done.row for done in run_grid(one, store)]
+        assert [row["domain"] for row in rows] == ["", ""]
+        assert rows[0]["count"] == 96
+
+
+def test_under_a_clock_a_slow_method_misses_batches(tmp_path: Path) -> None:
+    text = SPEC.replace("{method: navia, reduce: [tome:8]}", "{method: cotta, realtime: true}")
+    store = Store(tmp_path)
+    list(run_grid(parse_spec(text, "a"), store))
+    row = next(row for row in store.rows() if row["method"] == "cotta")
+    assert row["realtime_ratio"] > 1
+    kept = store.trace(row["key"])["loss"]
+    assert kept[0] is not None
+    assert kept[1] is None
+    assert missed_share(1.0) == 0
+    assert missed_share(1.67) == 0.5
+    assert missed_share(2.0) == 0.5
+    assert missed_share(2.1) == pytest.approx(2 / 3)
+
+
+def test_convergence_scores_the_last_third_alone(tmp_path: Path) -> None:
+    text = SPEC.replace("reduce: [tome:8]}", "reduce: [tome:8], adapt_for: [1, 2]}")
+    store = Store(tmp_path)
+    list(run_grid(parse_spec(text, "a"), store))
+    rows = [row for row in store.rows() if row["method"] == "navia"]
+    assert [row["adapt_for"] for row in rows] == [1, 2, 1, 2]
+    assert {row["count"] for row in rows} == {16}
