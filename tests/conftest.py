@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from navia.vit.torchvision_ops import ensure_torchvision_imports
 
 ensure_torchvision_imports()
 
 import navia  # noqa: E402
+from navia.images import sample  # noqa: E402
 from tests import families  # noqa: E402
 
 torch.set_num_threads(1)  # the workers of the test run share the cores; more threads would wait for each other
@@ -51,3 +53,26 @@ def imagenet() -> Path:
     if not path.is_dir():
         pytest.skip("no ImageNet images: set NAVIA_IMAGENET to a folder of wnid folders")
     return path
+
+
+@pytest.fixture
+def clothes(tmp_path: Path) -> Path:
+    """Pictures of the embedded sample as files."""
+    folder = tmp_path / "clothes"
+    folder.mkdir()
+    for i, image in enumerate(sample.source_images().images[:16]):
+        Image.fromarray(image).save(folder / f"{i:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def clothes_by_class(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """320 labelled pictures of the embedded sample in folders that bear its classes' names."""
+    root = tmp_path_factory.mktemp("by class")
+    unseen = sample.unseen_images()
+    assert unseen.labels is not None
+    for i in range(320):
+        folder = root / sample.CLASSES[unseen.labels[i]]
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(unseen.images[i]).save(folder / f"{i:04}.png")
+    return root

@@ -13,13 +13,13 @@ from navia.measure.quality import top_k
 
 @pytest.fixture(scope="module")
 def sample(deit: navia.ViT, imagenet: Path) -> tuple[Tensor, Tensor]:
-    """Every tenth image, already cut to 224 px, and its class among the sorted folders."""
+    """Every fifth image, already cut to 224 px, and its class among the sorted folders."""
     folder = scan(imagenet)
     assert folder.labels is not None
     assert folder.class_names is not None
     assert len(folder.class_names) == 1000
-    images = torch.cat([batch for batch, _ in batches(folder.paths[5::10], deit.preprocessing.crop_only())])
-    return images, torch.tensor(folder.labels[5::10])
+    images = torch.cat([batch for batch, _ in batches(folder.paths[::5], deit.preprocessing.crop_only())])
+    return images, torch.tensor(folder.labels[::5])
 
 
 def accuracy(vit: navia.ViT, images: Tensor, labels: Tensor, spec: str) -> float:
@@ -30,15 +30,15 @@ def accuracy(vit: navia.ViT, images: Tensor, labels: Tensor, spec: str) -> float
 def test_dense_accuracy_is_that_of_the_weights_and_tome_costs_little_of_it(
     deit: navia.ViT, sample: tuple[Tensor, Tensor]
 ) -> None:
-    """74 % on all two thousand images; 200 leave 3.2 points of standard error."""
+    """73.8 % on all two thousand images; 400 of them leave 2.2 points of standard error, and the band 3.5 of these."""
     images, labels = sample
-    assert len(images) == 200
+    assert len(images) == 400
     dense, merged = (accuracy(deit, images, labels, spec) for spec in ("none", "tome:8"))
-    assert 0.62 <= dense <= 0.78
+    assert 0.66 <= dense <= 0.815
     assert dense - 0.06 <= merged <= dense + 0.03
 
 
 @pytest.mark.parametrize("spec", ["evit:8", "tofu:8"])
 def test_other_reducers_still_see(deit: navia.ViT, sample: tuple[Tensor, Tensor], spec: str) -> None:
     images, labels = sample
-    assert accuracy(deit, images[::2], labels[::2], spec) > 0.5
+    assert accuracy(deit, images[::4], labels[::4], spec) > 0.5

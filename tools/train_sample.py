@@ -16,7 +16,6 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +27,9 @@ from torch.nn import functional as F
 from navia.images.sample import CLASSES, FOLDER, MEAN, STD
 from navia.vit.families.timm import embedded_architecture
 
-STAGES = ((4800, 0.75), (700, 0.5), (400, 0.0))  # steps, share of patches left out; 600 steps are an epoch
-BATCH, RATE, DECAY, WARMUP = 100, 1.5e-3, 0.05, 600
-TEACHER_EPOCHS, TEACHER_RATE, TEACHER_WEIGHT = 4, 3e-3, 0.6
+STAGES = ((1500, 100, 0.75), (5500, 50, 0.75), (1000, 50, 0.5), (900, 50, 0.0))  # steps, images each, patches left out
+RATE, DECAY, WARMUP = 1.5e-3, 0.05, 600
+TEACHER_EPOCHS, TEACHER_BATCH, TEACHER_RATE, TEACHER_WEIGHT = 4, 100, 3e-3, 0.6
 SHIPPED_TEST, SHIPPED_SOURCE = 2000, 256
 
 
@@ -71,13 +70,13 @@ def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return shifted
 
 
-def epoch(data: dict[str, np.ndarray], seed: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Augmented batches from number `first` on; the same ones for the same seed, wherever the epoch is entered."""
-    order = np.random.default_rng(seed).permutation(len(data["train_labels"]))
-    for start in range(first * BATCH, len(order), BATCH):
-        chosen = order[start : start + BATCH]
-        images = augment(data["train_images"][chosen], np.random.default_rng((seed, start)))
-        yield normalise(images), torch.from_numpy(data["train_labels"][chosen]).long()
+def batch(data: dict[str, np.ndarray], seed: int, start: int, count: int) -> tuple[Tensor, Tensor]:
+    """Images `start` to `start + count` of an endless, shuffled and augmented stream: the same for the same seed."""
+    size = len(data["train_labels"])
+    order = np.random.default_rng((seed, start // size)).permutation(size)
+    chosen = order[start % size : start % size + count]
+    images = augment(data["train_images"][chosen], np.random.default_rng((seed, start)))
+    return normalise(images), torch.from_numpy(data["train_labels"][chosen]).long()
 
 
 def make_teacher() -> nn.Sequential:
@@ -109,8 +108,9 @@ def mimetic(model: nn.Module) -> None:
     model.pos_embed.data[:, 1:] = torch.cat(codes, dim=1)[None]
 
 
-def rate_at(step: int, steps: int, top: float) -> float:
-    return top * min((step + 1) / WARMUP, 0.5 * (1 + math.cos(math.pi * step / steps)))
+def rate_at(step: int, done: float) -> float:
+    """Share of the top learning rate: warm-up by steps, then a half cosine over the share of the images seen."""
+    return min((step + 1) / WARMUP, 0.5 * (1 + math.cos(math.pi * done)))
 
 
 @torch.no_grad()
@@ -130,26 +130,25 @@ def train_teacher(data: dict[str, np.ndarray], work: Path) -> nn.Module:
     if file.exists():
         teacher.load_state_dict(torch.load(file))
         return teacher.eval()
-    steps = TEACHER_EPOCHS * math.ceil(len(data["train_labels"]) / BATCH)
+    per_epoch = len(data["train_labels"]) // TEACHER_BATCH
     optimiser = torch.optim.AdamW(teacher.parameters(), weight_decay=DECAY)
-    done = 0
-    for number in range(TEACHER_EPOCHS):
-        for images, labels in epoch(data, 1000 + number):
-            optimiser.param_groups[0]["lr"] = rate_at(done, steps, TEACHER_RATE)
-            loss = F.cross_entropy(teacher(images), labels)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            done += 1
-        note(work, what="teacher", epoch=number, loss=loss.item(), test=accuracy(teacher, data, 10000))
+    for step in range(TEACHER_EPOCHS * per_epoch):
+        images, labels = batch(data, 1, step * TEACHER_BATCH, TEACHER_BATCH)
+        optimiser.param_groups[0]["lr"] = TEACHER_RATE * rate_at(step, step / (TEACHER_EPOCHS * per_epoch))
+        loss = F.cross_entropy(teacher(images), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if (step + 1) % per_epoch == 0:
+            note(work, what="teacher", epoch=step // per_epoch, loss=loss.item(), test=accuracy(teacher, data, 10000))
     torch.save(teacher.state_dict(), file)
     return teacher.eval()
 
 
 def train(data: dict[str, np.ndarray], work: Path) -> None:
     teacher = train_teacher(data, work)
-    plan = [drop for steps, drop in STAGES for _ in range(steps)]
-    per_epoch = math.ceil(len(data["train_labels"]) / BATCH)
+    plan = [(count, drop) for steps, count, drop in STAGES for _ in range(steps)]
+    before = list(itertools.accumulate((count for count, _ in plan), initial=0))  # images seen before each step
     torch.manual_seed(0)
     model = embedded_architecture()
     mimetic(model)
@@ -167,29 +166,28 @@ def train(data: dict[str, np.ndarray], work: Path) -> None:
     model.train()
     start, losses = time.time(), []
     while step < len(plan):
-        for images, labels in itertools.islice(epoch(data, step // per_epoch, step % per_epoch), len(plan) - step):
-            for group in optimiser.param_groups:
-                group["lr"] = rate_at(step, len(plan), RATE)
-            logits = student_logits(model, images, plan[step])
-            with torch.no_grad():
-                hints = teacher(images).softmax(1)
-            wanted = TEACHER_WEIGHT * hints + (1 - TEACHER_WEIGHT) * F.one_hot(labels, len(CLASSES))
-            loss = F.cross_entropy(logits, wanted)
-            optimiser.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            losses.append(loss.item())
-            step += 1
-            if step % 100 == 0:
-                state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
-                torch.save({**state, "random": torch.get_rng_state()}, work / "student.tmp")
-                (work / "student.tmp").replace(file)
-            if step % 300 == 0:
-                seconds, mean = time.time() - start, sum(losses) / len(losses)
-                tested = accuracy(model, data, 1000)
-                note(work, what="student", step=step, drop=plan[step - 1], loss=mean, test=tested, seconds=seconds)
-                start, losses = time.time(), []
+        count, drop = plan[step]
+        images, labels = batch(data, 0, before[step], count)
+        for group in optimiser.param_groups:
+            group["lr"] = RATE * rate_at(step, before[step] / before[-1])
+        with torch.no_grad():
+            hints = teacher(images).softmax(1)
+        wanted = TEACHER_WEIGHT * hints + (1 - TEACHER_WEIGHT) * F.one_hot(labels, len(CLASSES))
+        loss = F.cross_entropy(student_logits(model, images, drop), wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        losses.append(loss.item())
+        step += 1
+        if step % 100 == 0:
+            state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
+            torch.save({**state, "random": torch.get_rng_state()}, work / "student.tmp")
+            (work / "student.tmp").replace(file)
+        if step % 300 == 0:
+            row = {"step": step, "images": before[step], "drop": drop, "loss": sum(losses) / len(losses)}
+            note(work, what="student", **row, test=accuracy(model, data, 1000), seconds=time.time() - start)
+            start, losses = time.time(), []
 
 
 def student_logits(model: nn.Module, images: Tensor, drop: float) -> Tensor:

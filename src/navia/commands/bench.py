@@ -1,13 +1,17 @@
 """`navia bench`: a grid of runs that can be stopped and started at will."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from navia.commands.terminal import JsonOption, console, errors, print_json, print_wide
+
+if TYPE_CHECKING:
+    from navia.bench.grid import Done
 
 
 def bench(
@@ -57,19 +61,27 @@ def bench(
     if on not in ("local", "ray"):
         raise SpecError(f"--on is local or ray, not {on!r}")
     rows: list[dict[str, Any]] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("cells", total=None, left="")
-        for done in run_grid(asked, store, _engine(on, ray_address, cpus, gpus, workers)):
-            rows.append(done.row)
-            left = "" if done.left is None else f"{_readable(done.left)} left"
-            progress.update(task, completed=done.done, total=done.total, left=left)
-            line = f"{done.done}/{done.total} {_title(done.row)}: {100 * done.row['top1']:.1f} % {left}"
-            progress.console.print(line, markup=False, highlight=False)
+    try:
+        rows.extend(_with_progress(run_grid(asked, store, _engine(on, ray_address, cpus, gpus, workers))))
+    except KeyboardInterrupt:
+        errors.print(f"navia: interrupted; {len(rows)} new rows in {out}, the same command goes on", markup=False)
+        raise
     if as_json:
         print_json(rows)
         return
     console.print(f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}", markup=False)
+
+
+def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("cells", total=None, left="")
+        for done in grid:
+            left = "" if done.left is None else f"{_readable(done.left)} left"
+            progress.update(task, completed=done.done, total=done.total, left=left)
+            line = f"{done.done}/{done.total} {_title(done.row)}: {100 * done.row['top1']:.1f} %, {left}"
+            progress.console.print(line, markup=False, highlight=False)
+            yield done.row
 
 
 def _engine(on: str, address: str | None, cpus: float, gpus: float, workers: int) -> Any:

@@ -97,7 +97,12 @@ def run(
         else:
             loader.start = predictions.progress.batches
             batches = loader
-        _answer(adapter, predictions, batches, loader)
+        try:
+            _answer(adapter, predictions, batches, loader)
+        except KeyboardInterrupt:
+            done = predictions.progress.batches
+            errors.print(f"navia: interrupted after {done} batches, kept in {out}; the same command goes on", markup=False)
+            raise
         scores = predictions.finish()
     if save:
         write(save, adapter.save)

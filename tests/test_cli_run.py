@@ -1,0 +1,147 @@
+"""`navia run` and `navia demo` as a person uses them: whole folders, kills, watched folders, broken pictures."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from navia.errors import InputError
+from navia.images import sample
+from tests.test_cli import invoke
+
+
+def run_arguments(images: Path, out: Path, *more: str) -> list[str]:
+    source = ("--source", str(images), "-r", "tome:8", "--batch", "32")
+    return ["run", str(images), "-m", "embedded", *source, "--out", str(out), *more]
+
+
+def test_run_answers_every_picture_once_with_names_and_accuracy(clothes_by_class: Path, tmp_path: Path) -> None:
+    out, delta = tmp_path / "answers.csv", tmp_path / "delta.safetensors"
+    result = invoke(*run_arguments(clothes_by_class, out, "--save", str(delta), "--json"))
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["path"] for row in rows}) == len(rows) == 320
+    assert {row["name"] for row in rows} <= set(sample.CLASSES)
+    for row in rows:
+        assert row["path"].split("/")[0] == sample.CLASSES[int(row["truth"])]
+        assert row["name"] == sample.CLASSES[int(row["label"])]
+    right = sum(row["label"] == row["truth"] for row in rows) / 320
+    assert told["scores"]["all"]["judged"]["top1"] == pytest.approx(right)
+    assert delta.is_file()
+    assert told["finished"]
+    assert len({row["truth"] for row in rows[:32]}) > 5  # dealt, not class by class
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(clothes_by_class: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole.csv", tmp_path / "killed.csv"
+    assert invoke(*run_arguments(clothes_by_class, whole)).exit_code == 0
+    arguments = run_arguments(clothes_by_class, killed, "--every", "0", "--workers", "0")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "navia.cli", *arguments], env=environment)
+    state, deadline = killed.with_name("killed.csv.state"), time.monotonic() + 120
+    while not state.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = killed.read_bytes()
+    assert before != whole.read_bytes()
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    assert killed.read_bytes() == whole.read_bytes()
+    assert "320" in result.stdout
+
+
+def test_ctrl_c_saves_the_state_and_says_how_to_go_on(clothes_by_class: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    arguments = run_arguments(clothes_by_class, out, "--every", "0", "--workers", "0")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "navia.cli", *arguments]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not out.with_name("p.csv.state").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "interrupted" in told
+    assert invoke(*arguments).exit_code == 0
+    assert len(out.read_text().splitlines()) == 321
+
+
+def test_run_follows_a_folder_and_does_not_answer_twice(clothes: Path, tmp_path: Path) -> None:
+    out = tmp_path / "live.csv"
+    arguments = ["run", str(clothes), "-m", "embedded", "--method", "tent", "--follow", "--idle", "0.6", "--wait", "0.1"]
+    arguments += ["--batch", "8", "--out", str(out), "--json"]
+    (clothes / "broken.png").write_bytes(b"no picture")
+    time.sleep(0.6)
+    first = json.loads(invoke(*arguments).stdout)
+    assert first["scores"]["all"]["images"] == 16
+    assert [name for name, _ in first["unreadable"]] == ["broken.png"]
+    Image.fromarray(sample.source_images().images[20]).save(clothes / "late.png")
+    time.sleep(0.6)
+    again = invoke(*arguments)
+    assert json.loads(again.stdout)["scores"]["all"]["images"] == 17
+    assert len(out.read_text().splitlines()) == 18
+
+
+def test_run_on_pictures_without_labels_and_with_a_broken_one(clothes: Path, tmp_path: Path) -> None:
+    (clothes / "05.png").write_bytes((clothes / "05.png").read_bytes()[:90])
+    out = tmp_path / "p.csv"
+    arguments = [
+        "run",
+        str(clothes),
+        "-m",
+        "embedded",
+        "--method",
+        "none",
+        "--batch",
+        "4",
+        "--workers",
+        "0",
+        "--out",
+        str(out),
+    ]
+    with pytest.raises(InputError, match=r"05\.png.*--skip-unreadable"):
+        invoke(*arguments, catch=False)
+    assert len(out.read_text().splitlines()) == 1 + 4
+    told = json.loads(invoke(*arguments, "--skip-unreadable", "--json").stdout)
+    assert told["scores"]["all"] == {
+        "images": 15,
+        "entropy": pytest.approx(told["scores"]["all"]["entropy"]),
+        "judged": None,
+    }
+    assert [name for name, _ in told["unreadable"]] == ["05.png"]
+
+
+def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:
+    out = tmp_path / "story.html"
+    result = invoke("demo", "--json", "--count", "192", "--corruption", "contrast", "--corruption", "fog", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert [row["method"] for row in rows] == ["none", "tent", "align", "align", "navia"]
+    assert [row["reduce"] == "none" for row in rows] == [True, True, True, False, False]
+    assert rows[-1]["gmacs"] < rows[0]["gmacs"]
+    for row in rows:
+        assert set(row["top1"]) == {"contrast", "fog"}
+        low, high = row["interval"]["fog"]
+        assert low <= row["top1"]["fog"] <= high
+    page = out.read_text()
+    assert page.startswith("<!doctype html>")
+    assert f"{100 * rows[-1]['top1']['fog']:.1f}" in page
+
+
+def test_demo_on_a_model_and_folder_of_ones_own(clothes_by_class: Path, tmp_path: Path) -> None:
+    own = ("demo", "-m", "embedded", "--images", str(clothes_by_class), "--count", "64", "--corruption", "contrast")
+    result = invoke(*own, "--json", "--out", str(tmp_path / "own.html"))
+    assert result.exit_code == 0, result.output
+    embedded = json.loads(result.stdout)
+    assert embedded[0]["top1"]["contrast"] <= 1
