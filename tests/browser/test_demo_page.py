@@ -132,7 +132,7 @@ def test_lines_are_read_out_at_the_nearest_place(opened: Any) -> None:
     opened.mouse.move(box["x"] + 0.97 * box["width"], box["y"] + 0.5 * box["height"])
     assert opened.locator(".tip b").inner_text() == "images seen: 176"
     assert opened.locator(".tip td:first-child").all_inner_texts() == [row.name for row in story().rows]
-    opened.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
+    opened.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 0.5 * box["height"])
     assert opened.locator(".tip b").inner_text() == "images seen: 32"
     assert opened.locator(".guide[visibility='visible']").count() == 1
     plot.focus()

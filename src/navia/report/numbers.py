@@ -7,6 +7,7 @@ from decimal import Decimal
 
 DASH = "–"
 _TOO_LARGE = 1e100  # no measurement is: beyond it the widths of axes would overflow
+_TOO_SMALL = 1e-100  # and below it vanish
 
 
 def finite(value: object) -> float | None:
@@ -55,8 +56,9 @@ def span(values: Iterable[float], from_zero: bool = False, room: float = 0.07) -
     known = [*values, *((0.0,) if from_zero else ())] or [0.0, 1.0]
     low, high = min(known), max(known)
     width = high - low
-    if width <= 1e-9 * max(abs(low), abs(high)):  # one value only: show it in the middle of a range of its size
-        width = abs(high) or 1.0
+    size = max(abs(low), abs(high))
+    if width <= max(1e-9 * size, _TOO_SMALL):  # one value only: show it in the middle of a range of its size
+        width = size if size > _TOO_SMALL else 1.0
     bottom, top = low - room * width, high + room * width
     if low >= 0:
         bottom = 0.0 if from_zero else max(bottom, 0.0)

@@ -1,0 +1,69 @@
+"""The grid on a real local Ray cluster: the same rows as in one process, also when a worker is killed."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from navia.bench.grid import run_grid
+from navia.bench.store import Store
+from navia.errors import NaviaError
+from navia.spec import parse_spec
+from tests.bench.test_grid import SPEC, same
+
+ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+
+from navia.bench.on_ray import ray_engine  # noqa: E402
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def kill_one_worker(stop: threading.Event) -> None:
+    """SIGKILL the first process that is seen at work on a cell."""
+    while not stop.is_set():
+        for child in psutil.Process().children(recursive=True):
+            if "_in_worker" in " ".join(child.cmdline()):
+                time.sleep(0.5)
+                os.kill(child.pid, signal.SIGKILL)
+                stop.set()
+                return
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_ray_cluster_gives_the_rows_of_one_process_even_when_a_worker_dies(tmp_path: Path) -> None:
+    spec = parse_spec(SPEC, "a")
+    serial, spread = Store(tmp_path / "serial"), Store(tmp_path / "ray")
+    list(run_grid(spec, serial))
+    killed = threading.Event()
+    killer = threading.Thread(target=kill_one_worker, args=(killed,), daemon=True)
+    killer.start()
+    list(run_grid(spec, spread, ray_engine(cpus=1)))
+    assert killed.wait(timeout=1), "no worker was seen"
+
+    def by_key(store: Store) -> dict[str, dict[str, object]]:
+        rows = [same(row) for row in store.rows()]
+        return {row["key"]: row for row in rows}
+
+    assert by_key(spread) == by_key(serial)
+    assert len(spread.rows()) == 4
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_a_worker_refuses_is_refused_by_name(tmp_path: Path) -> None:
+    text = SPEC.replace("images: 48", "images: 48").replace(
+        "{method: navia, reduce: [tome:8]}", "{method: foa, options: {population: 2}}"
+    )
+    spec = parse_spec(
+        text.replace("models: [{name: embedded}]", "models: [{name: embedded, checkpoint: nowhere.safetensors}]"), "a"
+    )
+    with pytest.raises(NaviaError, match="nowhere"):
+        list(run_grid(spec, Store(tmp_path), ray_engine()))
