@@ -1,6 +1,7 @@
 """Streams: which picture comes when. Every picture exactly once, in an order that the seed alone decides."""
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def every_picture_once(stretches: list[Stretch], *counts: int) -> bool:
 def mean_run(stretch: Stretch) -> float:
     """How many pictures of one class follow each other on average."""
     labels = [LABELS[position] for _, position in shots(stretch)]
-    changes = sum(a != b for a, b in zip(labels, labels[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(labels))
     return len(labels) / (changes + 1)
 
 
