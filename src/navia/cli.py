@@ -8,8 +8,10 @@ import typer
 from navia import __version__
 from navia.commands.bench import bench
 from navia.commands.choose import choose
+from navia.commands.corrupt import corrupt
 from navia.commands.cost import cost
 from navia.commands.demo import demo
+from navia.commands.doctor import doctor
 from navia.commands.methods import methods
 from navia.commands.run import run
 from navia.commands.stats import stats
@@ -23,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, bench, stats, choose, cost, tokens, methods):
+for command in (demo, doctor, run, bench, stats, choose, corrupt, cost, tokens, methods):
     app.command()(command)
 
 

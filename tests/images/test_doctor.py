@@ -249,6 +249,15 @@ def test_subset_of_the_validation_set(tmp_path: Path) -> None:
     )
 
 
+def test_cropped_validation_images_are_not_cropped_again(tmp_path: Path) -> None:
+    for wnid in WNIDS[:2]:
+        put(tmp_path / wnid / "ILSVRC2012_val_1.JPEG", picture((224, 224), form="JPEG"))
+    stats, run, corrupt = examine(tmp_path).next_commands
+    assert stats.endswith(" --crop-only")
+    assert " --crop-only " in run
+    assert corrupt == f"navia corrupt {tmp_path} OUT --as-is"
+
+
 def test_unfinished_validation_set(tmp_path: Path) -> None:
     fill(tmp_path, WNIDS[:600], each=2, prefix="ILSVRC2012_val_")
     put(tmp_path / WNIDS[0] / "ILSVRC2012_val_9.png")

@@ -660,7 +660,7 @@ def _next_commands(layout: Layout, published: _Published | None, seen: _Read) ->
             *again,
             f"navia stats {folder} stats.safetensors {model} {reduce}{crop}",
             f"navia run {folder} {model} --source stats.safetensors --method navia {reduce}{crop} --corruption fog",
-            f"navia corrupt {folder} OUT",
+            f"navia corrupt {folder} OUT{' --as-is' if crop else ''}",  # a second crop would cut off the margins
         )
     if crop:  # clean images are usually not cropped yet: their statistics are measured by a command of their own
         return (
