@@ -12,6 +12,7 @@ from navia.commands.corrupt import corrupt
 from navia.commands.cost import cost
 from navia.commands.demo import demo
 from navia.commands.doctor import doctor
+from navia.commands.explain import explain
 from navia.commands.methods import methods
 from navia.commands.run import run
 from navia.commands.stats import stats
@@ -25,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, doctor, run, bench, stats, choose, corrupt, cost, tokens, methods):
+for command in (demo, doctor, run, bench, explain, stats, choose, corrupt, cost, tokens, methods):
     app.command()(command)
 
 

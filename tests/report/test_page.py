@@ -70,8 +70,9 @@ class Parsed(HTMLParser):
 
 
 def body_of(html: str) -> str:
-    """A part of a page without the style sheet and the script."""
-    return re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.S)
+    """A page without our own style sheet and script, and only those: others that got in must stay to be found."""
+    style, script = ((FOLDER / name).read_text() for name in ("page.css", "page.js"))
+    return html.replace(f"<style>\n{style}</style>", "").replace(f"<script>\n{script}</script>", "")
 
 
 # ---- document

@@ -1,0 +1,122 @@
+"""`navia explain`: what reduction and adaptation do inside the model, layer by layer."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from navia.commands.terminal import (
+    CheckpointOption,
+    CropOnlyOption,
+    JsonOption,
+    ModelOption,
+    console,
+    load_model,
+    parse_options,
+    print_json,
+    print_wide,
+)
+from navia.errors import InputError
+
+
+def explain(
+    images: Annotated[str, typer.Argument(help="Folder of images, embedded, or datasets:NAME.")],
+    model: ModelOption = "embedded",
+    checkpoint: CheckpointOption = None,
+    method: Annotated[str, typer.Option(help="Adaptation method.")] = "navia",
+    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer.")] = "tome:8",
+    source: Annotated[Path | None, typer.Option(help="Clean images (folder); by default 64 of the images.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
+    corruption: Annotated[str | None, typer.Option(help="Corrupt the images on the way.")] = None,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="Of the corruption.")] = 5,
+    count: Annotated[int, typer.Option(help="Images to adapt to, and as many others to look at.", min=16)] = 512,
+    batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
+    crop_only: CropOnlyOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Layer by layer: tokens left, distance of the CLS statistics from the source, what adaptation moved, and how well a
+    held-out linear probe reads the label from the CLS feature: dense, reduced, and reduced and adapted.
+
+    The probe shows what can be read linearly with these images, not all that is there.
+    """
+    from navia.measure.explain import explain as look
+
+    vit = load_model(model, checkpoint, crop_only)
+    clean, target, labels, classes = _images(vit, images, source, corruption, severity, count)
+    from navia.adapt.adapter import adapt
+    from navia.adapt.statistics import SourceStatistics
+
+    measured = {spec: SourceStatistics.measure(vit, clean, spec) for spec in {"none", reduce}}
+    adapter = adapt(vit, method, reduce, measured[reduce], classes=classes, **parse_options(option))
+    half = len(target) // 2
+    stream, others = target[:half].split(batch), target[half:]
+    told = None if labels is None else labels[half:]
+    found = look(adapter, stream, others, measured[reduce], told, measured["none"], batch)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    _print(found)
+
+
+def _images(
+    vit: Any, images: str, source: Path | None, corruption: str | None, severity: int, count: int
+) -> tuple[Any, Any, Any, Any]:
+    """Clean source images, target images (to adapt to and to look at), their labels if known, and the class mask."""
+    import numpy as np
+    import torch
+
+    from navia.images import sample
+    from navia.images.domain import Domain
+    from navia.images.open import open_domains
+    from navia.vit.labels import class_names
+
+    names = class_names(vit)
+    opened = open_domains(images, vit.num_classes, names, corruptions=[corruption] if corruption else (), severity=severity)
+    domain = opened.domains[0]
+    dealt = [int(i) for i in np.random.default_rng(0).permutation(len(domain.collection))]
+    if source is not None:
+        clean = open_domains(source, vit.num_classes, names).domains[0]
+        kept = [int(i) for i in np.random.default_rng(0).permutation(len(clean.collection))[:64]]
+    elif images == "embedded":
+        clean, kept = Domain("source", sample.source_images()), list(range(64))
+    elif corruption is None:
+        raise InputError("these images are the target: give clean ones with --source, or a --corruption to shift them with")
+    else:
+        clean, kept, dealt = Domain("source", domain.collection), dealt[:64], dealt[64:]
+    target = dealt[: 2 * count]
+    if len(target) < 32:
+        raise InputError(f"explaining needs at least 32 images besides the source, {images!r} leaves {len(target)}")
+    labels = torch.tensor([domain.label(i) for i in target])
+    return (
+        torch.stack([clean.tensor(i, vit.preprocessing) for i in kept]),
+        torch.stack([domain.tensor(i, vit.preprocessing) for i in target]),
+        None if bool((labels < 0).any()) else labels,
+        opened.classes,
+    )
+
+
+def _print(found: Any) -> None:
+    table = Table(title="per block, by condition", title_justify="left")
+    table.add_column("block", justify="right")
+    table.add_column("tokens left", justify="right")
+    for name in found.conditions:
+        table.add_column(f"gap, {name}", justify="right")
+    table.add_column("norms moved", justify="right")
+    table.add_column("CLS bias", justify="right")
+    for name in found.conditions if found.layers[0].probe else ():
+        table.add_column(f"probe, {name}", justify="right")
+    reduced = found.conditions[1]
+    for layer in found.layers:
+        cells = [str(layer.layer), str(layer.tokens[reduced]), *(f"{layer.gap[name]:.3f}" for name in found.conditions)]
+        cells += [f"{100 * layer.moved:.1f} %", f"{100 * layer.bias:.1f} %"]
+        if layer.probe:
+            cells += [f"{100 * p:.1f} [{100 * low:.0f}, {100 * high:.0f}]" for p, low, high in layer.probe.values()]
+        table.add_row(*cells)
+    print_wide(table)
+    console.print(f"adapted to {found.adapted_on} images, looked at {found.looked_at} others", highlight=False)
+    if found.accuracy:
+        said = ", ".join(f"{name} {100 * value:.1f} %" for name, value in found.accuracy.items())
+        console.print(f"top-1 on these: {said}", highlight=False)
+    console.print("gap: distance of CLS mean and std from the source's, in source variances; probe: 5 folds, 95 % interval")

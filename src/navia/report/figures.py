@@ -1,0 +1,223 @@
+"""Figures of results for papers and slides: PNG and SVG by matplotlib, each only where the rows allow it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navia.errors import NaviaError
+from navia.report.results import (
+    Block,
+    Column,
+    Line,
+    Results,
+    Sweep,
+    Table,
+    convergence,
+    rate_sweeps,
+    reduction_sweeps,
+    relative,
+    running,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Traces = Mapping[str, Mapping[str, Any]]
+# told apart with every kind of colour vision, as on the page; shapes have another period, so that both together repeat late
+COLOURS = ("#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00")
+SHAPES = ("o", "s", "^", "D", "v", "P")
+RATES = ("eta_delta", "eta_delta_l")
+_STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e5e0",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "navia",  # equal results give equal files
+    "svg.fonttype": "none",
+}
+GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
+
+
+def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
+    """All figures that the rows allow, as PNG and SVG: their paths."""
+    try:
+        import matplotlib
+    except ImportError as missing:
+        raise NaviaError("figures need matplotlib: pip install 'navia[bench]'") from missing
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    with matplotlib.rc_context(_STYLE):
+        for table in results.tables:
+            for name, figure in figures(table, traces):
+                for suffix, extra in ((".png", {}), (".svg", {"metadata": {"Date": None}})):
+                    path = folder / f"table{table.number}-{name}{suffix}"
+                    figure.savefig(path, dpi=160, **extra)
+                    paths.append(path)
+    return paths
+
+
+def figures(table: Table, traces: Traces) -> "Iterator[tuple[str, Figure]]":
+    """Name and figure of each kind that the table has rows for."""
+    for block in table.blocks:
+        if block.lines[0].setting.adapt_for is None:
+            clock = "-under-a-clock" if block.lines[0].setting.realtime else ""
+            yield from _block_figures(table, block, traces, clock)
+    if sweeps := convergence(table):
+        yield "convergence", _sweep_figure(sweeps, table.average, "batches adapted to", lambda x, _: x)
+    for rate in RATES:
+        for number, sweep in enumerate(rate_sweeps(table, rate)):
+            if figure := _rates(sweep, rate, table.domains):
+                yield f"rates-{rate}{f'-{number + 1}' if number else ''}", figure
+    if sweeps := reduction_sweeps(table):
+        yield "tradeoff-cost", _sweep_figure(sweeps, table.average, "GMACs per image", lambda x, _: x)
+        yield "tradeoff-latency", _sweep_figure(sweeps, table.average, "ms per image", lambda _, line: line.value(MS).mean)
+
+
+def _block_figures(table: Table, block: Block, traces: Traces, suffix: str) -> "Iterator[tuple[str, Figure]]":
+    if figure := _against(block, table.average, GMACS, "GMACs per image"):
+        yield f"accuracy-cost{suffix}", figure
+    if figure := _against(block, table.average, MS, "ms per image"):
+        yield f"accuracy-latency{suffix}", figure
+    if figure := _per_domain(block, table.domains):
+        yield f"domains{suffix}", figure
+    if figure := _along_the_stream(block, table.domains, traces):
+        yield f"running{suffix}", figure
+
+
+# ---- parts
+
+
+def _canvas(width: float = 6.4, height: float = 3.8, rows: int = 1, columns: int = 1) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def _sign(index: int) -> dict[str, Any]:
+    return {"color": COLOURS[index % len(COLOURS)], "marker": SHAPES[index % len(SHAPES)]}
+
+
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
+
+
+def _y_label(column: Column) -> str:
+    return f"{column.title}, top-1 %" if column.kind == "domain" else f"{column.title} accuracy, top-1 %"
+
+
+# ---- kinds
+
+
+def _against(block: Block, column: Column, price: Column, x_label: str) -> "Figure | None":
+    """One point per line, coloured by method."""
+    points = [(line, line.value(price).mean, line.value(column)) for line in block.lines]
+    known = [(line, x, value) for line, x, value in points if x is not None and value.mean is not None]
+    if len(known) < 2:
+        return None
+    figure, (axes,) = _canvas()
+    methods = list(dict.fromkeys(line.setting.method for line, _, _ in known))
+    for line, x, value in known:
+        kind = _sign(methods.index(line.setting.method))
+        spread = None if value.low is None or value.high is None else [[value.mean - value.low], [value.high - value.mean]]
+        axes.errorbar([x], [value.mean], yerr=spread, linestyle="none", capsize=2, elinewidth=0.8, **kind)
+        axes.annotate(line.name, (x, value.mean), xytext=(5, 4), textcoords="offset points", fontsize=7)
+    axes.margins(x=0.16, y=0.1)
+    axes.set(xlabel=x_label, ylabel=_y_label(column))
+    return figure
+
+
+def _per_domain(block: Block, domains: Sequence[str]) -> "Figure | None":
+    cells = [[line.value(Column("domain", domain)) for domain in domains] for line in block.lines]
+    if all(value.mean is None for row in cells for value in row):
+        return None
+    bars = len(block.lines) * len(domains)
+    figure, (axes,) = _canvas(width=min(20.0, max(5.0, 2 + 0.16 * bars)))
+    wide = 0.8 / len(block.lines)
+    for i, (line, values) in enumerate(zip(block.lines, cells, strict=True)):
+        at = [j + (i - (len(block.lines) - 1) / 2) * wide for j in range(len(domains))]
+        heights = [math.nan if value.mean is None else value.mean for value in values]
+        spread = [[abs(h - (end or h)) for h, end in zip(heights, ends, strict=True)] for ends in _ends(values)]
+        style = {"color": COLOURS[i % len(COLOURS)], "hatch": ("", "//", "..", "xx")[i // len(COLOURS) % 4]}
+        axes.bar(at, heights, 0.92 * wide, label=line.name, edgecolor="white", linewidth=0.3, **style)
+        axes.errorbar(at, heights, yerr=spread, linestyle="none", ecolor="#1d1e20", elinewidth=0.6)
+    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(domains) > 5 else {}
+    axes.set_xticks(range(len(domains)), [domain.replace("_", " ") for domain in domains], **turned)
+    axes.grid(visible=False, axis="x")
+    axes.set(ylabel="top-1 %")
+    _legend(figure, axes)
+    return figure
+
+
+def _ends(values: Sequence[Any]) -> tuple[list[float | None], list[float | None]]:
+    return [value.low for value in values], [value.high for value in values]
+
+
+def _along_the_stream(block: Block, domains: Sequence[str], traces: Traces) -> "Figure | None":
+    """Small multiples: accuracy so far, one panel per domain."""
+    curves = {domain: [(line, running(line, domain, traces)) for line in block.lines] for domain in domains}
+    drawn = [domain for domain in domains if any(len(curve) > 1 for _, curve in curves[domain])]
+    if not drawn:
+        return None
+    across = min(3, len(drawn))
+    down = math.ceil(len(drawn) / across)
+    figure, panels = _canvas(width=max(5.0, 3.1 * across), height=1.1 + 2.2 * down, rows=down, columns=across)
+    for panel, domain in zip(panels, drawn, strict=False):
+        for i, (line, curve) in enumerate(curves[domain]):
+            panel.plot(
+                list(curve), list(curve.values()), label=line.name, linewidth=1.2, markevery=[-1], **_sign(i), markersize=4
+            )
+        panel.set_title(domain.replace("_", " "), fontsize=9, loc="left")
+    for panel in panels[len(drawn) :]:
+        panel.set_visible(False)
+    panels[0].set(ylabel="accuracy so far, %")
+    figure.supxlabel("images seen", fontsize=9)
+    _legend(figure, panels[0])
+    return figure
+
+
+def _sweep_figure(
+    sweeps: Sequence[Sweep], column: Column, x_label: str, place: Callable[[float, Line], float | None]
+) -> "Figure":
+    """One curve per sweep. place: where a line stands, of its number and itself."""
+    figure, (axes,) = _canvas()
+    for i, sweep in enumerate(sweeps):
+        points = [(place(x, line), line.value(column)) for x, line in sweep.lines]
+        known = sorted((x, v.mean, v.low, v.high) for x, v in points if x is not None and v.mean is not None)
+        xs, ys = [p[0] for p in known], [p[1] for p in known]
+        axes.plot(xs, ys, label=sweep.name, markersize=4, linewidth=1.3, **_sign(i))
+        band = [(x, low, high) for x, _, low, high in known if low is not None and high is not None]
+        if len(band) > 1:
+            axes.fill_between(*zip(*band, strict=True), alpha=0.12, color=_sign(i)["color"], linewidth=0)
+    axes.set(xlabel=x_label, ylabel=_y_label(column))
+    _legend(figure, axes)
+    return figure
+
+
+def _rates(sweep: Sweep, rate: str, domains: Sequence[str]) -> "Figure | None":
+    """Relative accuracy over a learning rate, one curve per domain, as the paper draws it."""
+    curves = relative_curves(sweep, domains)
+    if not curves:
+        return None
+    figure, (axes,) = _canvas()
+    rates = [x for x, _ in sweep.lines]
+    for i, (domain, values) in enumerate(curves.items()):
+        axes.plot(rates, values, label=domain.replace("_", " "), markersize=4, linewidth=1.3, **_sign(i))
+    if min(rates) > 0:
+        axes.set_xscale("log")
+    axes.set(xlabel=rate, ylabel="relative accuracy, (A − Amin) / (Amax − Amin)", title=sweep.name)
+    _legend(figure, axes)
+    return figure
+
+
+def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:
+    """By domain; those without two different accuracies have no relative one."""
+    found = {d: relative([line.value(Column("domain", d)).mean for _, line in sweep.lines]) for d in domains}
+    return {domain: values for domain, values in found.items() if not all(map(math.isnan, values))}

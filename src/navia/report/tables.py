@@ -1,0 +1,278 @@
+"""Tables of results as Markdown, LaTeX and CSV, and the page of results that the documentation holds."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from navia.bench.reference import Published, label_of, published, published_model
+from navia.images.corruptions import names
+from navia.report.numbers import DASH, finite
+from navia.report.results import (
+    Block,
+    Column,
+    Line,
+    Results,
+    Row,
+    Table,
+    best,
+    how_to_read,
+    interval_text,
+    short_path,
+    tabulate,
+    texts,
+)
+
+CSV_FIELDS = (
+    "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
+    "label", "quantity", "kind", "value", "low", "high", "interval", "seeds", "paper",
+)  # fmt: skip
+_WIDE = 8  # columns from which a LaTeX table is scaled to the width of the text
+_LISTED = 12  # missing cells that are listed one by one
+
+
+# ---- published values
+
+
+def paper(table: Table, line: Line, column: Column) -> float | None:
+    """What the paper prints for this cell, in percent: only where the data and the protocol are the paper's."""
+    values = paper_values(table, line)
+    if values is None or not column.is_accuracy:
+        return None
+    return values.values.get(_paper_column(table, column) or "")
+
+
+def paper_values(table: Table, line: Line) -> Published | None:
+    setting, protocol = line.setting, table.protocol
+    if (
+        setting.realtime
+        or setting.adapt_for is not None
+        or protocol["stream"] != "reset"
+        or protocol["label shift"] is not None
+    ):
+        return None
+    return published(setting.label) or published(label_of(setting.method, setting.reduce, setting.given))
+
+
+def _paper_column(table: Table, column: Column) -> str | None:
+    """The paper's name of a column: a corruption at severity 5, their average, or one of the other three data sets."""
+    kind, classes = str(table.protocol["kind of data"]).partition(",")[0], table.protocol["classes"]
+    if table.protocol["severity"] == 5 and classes == 1000:
+        whole = column.kind == "average" and column.members == names()
+        return "imagenet-c" if whole else column.name if column.kind == "domain" and column.name in names() else None
+    if column.kind != "domain" or table.protocol["severity"]:
+        return None
+    if kind in ("imagenet-r", "imagenet-v2"):
+        return kind
+    sketched = kind == "imagenet" and classes == 1000 and "sketch" in column.name.casefold()
+    return "imagenet-sketch" if sketched else None
+
+
+def has_paper(table: Table) -> bool:
+    return any(paper(table, line, column) is not None for line in table.lines for column in table.columns)
+
+
+def paper_note(table: Table) -> str:
+    """What the published numbers are, and are not."""
+    notes = dict.fromkeys(
+        f"{line.name}: {note}." for line in table.lines if (entry := paper_values(table, line)) for note in entry.notes
+    )
+    model = f"The paper's numbers are of {published_model()}, with all images of the data sets."
+    return " ".join([model, "Other models are not expected to reach them; compare the order of the lines.", *notes])
+
+
+# ---- Markdown
+
+
+def markdown(table: Table, *, intervals: bool = True, with_paper: bool = False) -> str:
+    """One table per block. with_paper: a column of published averages beside ours."""
+    extra = with_paper and has_paper(table)
+    return "\n\n".join(_markdown_block(table, block, intervals, extra) for block in table.blocks)
+
+
+def _markdown_block(table: Table, block: Block, intervals: bool, with_paper: bool) -> str:
+    columns = [_markdown_column(table, block, column, intervals, with_paper) for column in table.columns]
+    head = ["method", *(title for titles, _ in columns for title in titles)]
+    lines = [f"**{block.title}**\n"] if block.title else []
+    lines += [_pipes(head), "|---|" + "---:|" * (len(head) - 1)]
+    for i, line in enumerate(block.lines):
+        lines.append(_pipes([_markdown_text(line.name), *(cell for _, cells in columns for cell in cells[i])]))
+    return "\n".join(lines)
+
+
+def _markdown_column(
+    table: Table, block: Block, column: Column, intervals: bool, with_paper: bool
+) -> tuple[list[str], list[list[str]]]:
+    """Titles and cells of a column, and of the paper's beside it where there is one."""
+    marks, written = best(block, column), texts(block, column)
+    cells = []
+    for line, text, mark in zip(block.lines, written, marks, strict=True):
+        bold = f"**{text}**" if mark else text
+        cells.append([f"{bold} {_bracketed(line, column)}".strip() if intervals else bold])
+    if not with_paper or column != table.average:
+        return [column.title], cells
+    theirs = [paper(table, line, column) for line in block.lines]
+    beside = [[*own, DASH if value is None else f"{value:.1f}"] for own, value in zip(cells, theirs, strict=True)]
+    return [column.title, "paper"], beside
+
+
+def _bracketed(line: Line, column: Column) -> str:
+    if not column.is_accuracy:
+        return ""
+    value = line.value(column)
+    text = interval_text(value)
+    return f"({text})" if value.interval == "wilson" else text
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_text(text: str) -> str:
+    for sign in "\\|*_`[]<":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def results_markdown(rows: Sequence[Row], commands: Sequence[str]) -> str:
+    """The page of results: which commands made them, every table, and how to read it."""
+    return page_markdown(tabulate(rows), commands)
+
+
+def page_markdown(results: Results, commands: Sequence[str] = ()) -> str:
+    parts = ["# Results", summary(results)]
+    if commands:
+        parts += ["Made by:", "```\n" + "\n".join(commands) + "\n```"]
+    for table in results.tables:
+        several = f"Table {table.number}: " if len(results.tables) > 1 else ""
+        parts += [f"## {several}{table.title}", setting_text(table), markdown(table, with_paper=True)]
+        parts.append(" ".join(how_to_read(table)))
+        if has_paper(table):
+            parts.append(paper_note(table))
+    if results.apart:
+        parts += ["## Why there are several tables", "\n".join(f"- {text}" for text in results.apart)]
+    if results.missing():
+        parts += ["## Missing", missing_text(results)]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(results: Results) -> str:
+    """How much was run, in a sentence."""
+    lines = sum(len(table.lines) for table in results.tables)
+    models = dict.fromkeys(short_path(str(table.protocol["model"])) for table in results.tables)
+    return (
+        f"{_count(results.rows, 'row')} of {_count(lines, 'setting')} of method and reducer, in "
+        f"{_count(len(results.tables), 'comparable table')}; {_count(len(models), 'model')}: {', '.join(models)}."
+    )
+
+
+def missing_text(results: Results) -> str:
+    found = results.missing()
+    if not found:
+        return "Every line has a row for every domain and seed."
+    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    verb = "cell has" if len(found) == 1 else "cells have"
+    return (
+        f"{len(found)} {verb} no row, if every line was meant for every domain and seed: {'; '.join(found[:_LISTED])}{more}."
+    )
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def setting_text(table: Table) -> str:
+    """What all rows of a table share, in a sentence."""
+    images = sorted(set(table.images.values()))
+    counts = f"{images[0]:,}" if len(images) == 1 else f"{images[0]:,} to {images[-1]:,}"
+    seeds = ", ".join(map(str, table.seeds))
+    shift = table.protocol["label shift"]
+    return (
+        f"{counts} images per domain in batches of {table.protocol['batch']}, stream: {table.protocol['stream']}"
+        f"{'' if shift is None else f' with label shift {shift}'}, {table.protocol['classes']} classes, "
+        f"{table.protocol['number of source images']} clean source images, seed{'s' * (len(table.seeds) > 1)} {seeds}, "
+        f"navia {table.protocol['version of navia']}."
+    )
+
+
+# ---- LaTeX
+
+
+def latex(table: Table) -> str:
+    """A booktabs table; blocks are parted by rules. Needs \\usepackage{booktabs}, wide ones \\usepackage{graphicx} too."""
+    head = " & ".join(["method", *(_latex_text(column.title) for column in table.columns)])
+    body = "\n\\midrule\n".join(_latex_block(table, block) for block in table.blocks)
+    tabular = f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}"
+    if len(table.columns) > _WIDE:
+        tabular = f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}}}"
+    caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
+    return (
+        f"\\begin{{table}}[t]\n\\centering\n\\caption{{{_latex_text(caption)}}}\n\\label{{tab:navia-{table.number}}}\n"
+        f"{tabular}\n\\end{{table}}\n"
+    )
+
+
+def _latex_block(table: Table, block: Block) -> str:
+    span = f"\\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\\emph{{{_latex_text(block.title)}}}}} \\\\"
+    cells = [_latex_column(block, column) for column in table.columns]
+    rows = [
+        " & ".join([_latex_text(line.name), *(column[i] for column in cells)]) + " \\\\"
+        for i, line in enumerate(block.lines)
+    ]
+    return "\n".join([span, *rows] if block.title else rows)
+
+
+def _latex_column(block: Block, column: Column) -> list[str]:
+    cells = []
+    for line, text, mark in zip(block.lines, texts(block, column), best(block, column), strict=True):
+        shown = _latex_text(text)
+        small = _latex_text(_bracketed(line, column))
+        cells.append((f"\\textbf{{{shown}}}" if mark else shown) + (f" {{\\scriptsize {small}}}" if small else ""))
+    return cells
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "−": "$-$", "<": "$<$", ">": "$>$",
+}  # fmt: skip
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+# ---- CSV
+
+
+def csv_text(table: Table, *, header: bool = True) -> str:
+    """One line per number, in full precision, so that the tables of one file may have different columns. Accuracies and ECE
+    are in percent; `paper` is the published value where there is one."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    for line in table.lines:
+        writer.writerows(_csv_rows(table, line))
+    return file.getvalue()
+
+
+def _csv_rows(table: Table, line: Line) -> Iterator[dict[str, object]]:
+    setting, protocol = line.setting, table.protocol
+    common = {
+        "table": table.number, "model": short_path(protocol["model"]), "data": short_path(protocol["data"]),
+        "severity": protocol["severity"], "stream": protocol["stream"], "batch": protocol["batch"], "line": line.name,
+        "method": setting.method, "reduce": setting.reduce, "options": setting.options, "realtime": setting.realtime,
+        "adapt_for": setting.adapt_for, "label": setting.label,
+    }  # fmt: skip
+    for column in table.columns:
+        value, theirs = line.value(column), paper(table, line, column)
+        if value.mean is not None or theirs is not None:
+            kind = "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost"
+            yield {
+                **common, "quantity": column.name, "kind": kind,
+                "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
+                "seeds": value.seeds or None, "paper": theirs,
+            }  # fmt: skip
+    for quantity in ("gmacs_paper", "trainable", "realtime_ratio"):
+        known = [number for row in line.rows.values() if (number := finite(row.get(quantity))) is not None]
+        if known:
+            yield {**common, "quantity": quantity, "kind": "cost", "value": sorted(known)[len(known) // 2]}
