@@ -378,7 +378,7 @@ def test_an_unreadable_picture_is_named_or_left_out(source: Path, tmp_path: Path
     assert [name for name, _ in summary.unreadable] == ["n00/image 02.png"]
     assert "cannot read image" in summary.unreadable[0][1]
     (source / "n00" / "image 02.png").write_bytes(good)  # mended
-    assert copy(source, out, workers=workers).written == 4
+    assert copy(source, out).written == 4
     copy(source, tmp_path / "whole")
     assert files(out) == files(tmp_path / "whole")
 

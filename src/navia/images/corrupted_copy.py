@@ -179,7 +179,7 @@ def _write(path: Path, data: bytes) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         unfinished.write_bytes(data)
-        path.write_bytes(data)
+        unfinished.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)

@@ -54,10 +54,10 @@ def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
     with matplotlib.rc_context(_STYLE):
         for table in results.tables:
             for name, figure in figures(table, traces):
-                for suffix, extra in ((".png", {}), (".svg", {"metadata": {"Date": None}})):
-                    path = folder / f"table{table.number}-{name}{suffix}"
-                    figure.savefig(path, dpi=160, **extra)
-                    paths.append(path)
+                plain = folder / f"table{table.number}-{name}"
+                paths += [plain.with_suffix(".png"), plain.with_suffix(".svg")]
+                figure.savefig(paths[-2], dpi=160)
+                figure.savefig(paths[-1], metadata={"Date": None})
     return paths
 
 
@@ -119,16 +119,16 @@ def _y_label(column: Column) -> str:
 def _against(block: Block, column: Column, price: Column, x_label: str) -> "Figure | None":
     """One point per line, coloured by method."""
     points = [(line, line.value(price).mean, line.value(column)) for line in block.lines]
-    known = [(line, x, value) for line, x, value in points if x is not None and value.mean is not None]
+    known = [(line, x, value.mean, value) for line, x, value in points if x is not None and value.mean is not None]
     if len(known) < 2:
         return None
     figure, (axes,) = _canvas()
-    methods = list(dict.fromkeys(line.setting.method for line, _, _ in known))
-    for line, x, value in known:
+    methods = list(dict.fromkeys(line.setting.method for line, *_ in known))
+    for line, x, y, value in known:
         kind = _sign(methods.index(line.setting.method))
-        spread = None if value.low is None or value.high is None else [[value.mean - value.low], [value.high - value.mean]]
-        axes.errorbar([x], [value.mean], yerr=spread, linestyle="none", capsize=2, elinewidth=0.8, **kind)
-        axes.annotate(line.name, (x, value.mean), xytext=(5, 4), textcoords="offset points", fontsize=7)
+        spread = None if value.low is None or value.high is None else [[y - value.low], [value.high - y]]
+        axes.errorbar([x], [y], yerr=spread, linestyle="none", capsize=2, elinewidth=0.8, **kind)
+        axes.annotate(line.name, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
     axes.margins(x=0.16, y=0.1)
     axes.set(xlabel=x_label, ylabel=_y_label(column))
     return figure
@@ -145,10 +145,10 @@ def _per_domain(block: Block, domains: Sequence[str]) -> "Figure | None":
         at = [j + (i - (len(block.lines) - 1) / 2) * wide for j in range(len(domains))]
         heights = [math.nan if value.mean is None else value.mean for value in values]
         spread = [[abs(h - (end or h)) for h, end in zip(heights, ends, strict=True)] for ends in _ends(values)]
-        style = {"color": COLOURS[i % len(COLOURS)], "hatch": ("", "//", "..", "xx")[i // len(COLOURS) % 4]}
+        style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "hatch": ("", "//", "..", "xx")[i // len(COLOURS) % 4]}
         axes.bar(at, heights, 0.92 * wide, label=line.name, edgecolor="white", linewidth=0.3, **style)
         axes.errorbar(at, heights, yerr=spread, linestyle="none", ecolor="#1d1e20", elinewidth=0.6)
-    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(domains) > 5 else {}
+    turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(domains) > 5 else {}
     axes.set_xticks(range(len(domains)), [domain.replace("_", " ") for domain in domains], **turned)
     axes.grid(visible=False, axis="x")
     axes.set(ylabel="top-1 %")
@@ -195,7 +195,8 @@ def _sweep_figure(
         axes.plot(xs, ys, label=sweep.name, markersize=4, linewidth=1.3, **_sign(i))
         band = [(x, low, high) for x, _, low, high in known if low is not None and high is not None]
         if len(band) > 1:
-            axes.fill_between(*zip(*band, strict=True), alpha=0.12, color=_sign(i)["color"], linewidth=0)
+            lows, highs = [low for _, low, _ in band], [high for *_, high in band]
+            axes.fill_between([x for x, *_ in band], lows, highs, alpha=0.12, color=_sign(i)["color"], linewidth=0)
     axes.set(xlabel=x_label, ylabel=_y_label(column))
     _legend(figure, axes)
     return figure

@@ -201,7 +201,8 @@ def latex(table: Table) -> str:
     """A booktabs table; blocks are parted by rules. Needs \\usepackage{booktabs}, wide ones \\usepackage{graphicx} too."""
     head = " & ".join(["method", *(_latex_text(column.title) for column in table.columns)])
     body = "\n\\midrule\n".join(_latex_block(table, block) for block in table.blocks)
-    tabular = f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}"
+    begin, end = f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}", "\\end{tabular}"
+    tabular = f"{begin}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n\\bottomrule\n{end}"
     if len(table.columns) > _WIDE:
         tabular = f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}}}"
     caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])

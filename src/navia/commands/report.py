@@ -1,0 +1,176 @@
+"""`navia report`: the rows of `navia bench` as tables, figures and a page."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from navia.commands.terminal import JsonOption, console, print_json, print_wide, write
+from navia.errors import InputError, NaviaError
+
+if TYPE_CHECKING:
+    from navia.report.results import Block, Results, Table
+
+_WITH_INTERVALS = 6  # domains up to which a terminal has room for intervals
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `navia bench --out DIR` fills, or has filled.")],
+    out: Annotated[Path | None, typer.Option(help="Where the report goes; DIR/report by default.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the rows of a benchmark into comparable tables: Markdown, LaTeX, CSV, figures and a page.
+
+    Rows that must not be compared (other weights, other pictures, ...) go to separate tables, and the report says why. It
+    may be made while the benchmark is still running.
+
+        navia report results
+    """
+    from navia.report.results import tabulate
+
+    rows, traces, notes = read_rows(folder)
+    results = tabulate(rows, repr(str(folder / "rows.jsonl")))
+    files, problems = write_report(results, traces, out or folder / "report", notes)
+    if as_json:
+        print_json({**_as_dict(results), "files": [str(path) for path in files], "notes": [*notes, *problems]})
+        return
+    for table in results.tables:
+        _print_table(table, len(results.tables) > 1)
+    from navia.report.tables import missing_text, summary
+
+    for line in (summary(results), *results.apart, missing_text(results), *notes, *problems):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    _print_paths(files)
+
+
+def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]], list[str]]:
+    """Rows, traces by key, and what to say of traces that are missing. Nothing is locked: a benchmark may go on writing."""
+    from navia.bench.store import Store
+
+    if not folder.is_dir():
+        raise InputError(f"no folder {str(folder)!r}: give the one that `navia bench --out` fills")
+    store = Store(folder)
+    try:
+        rows = store.rows()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {str(store.path)!r}: {error}") from error
+    if not rows:
+        raise InputError(f"no rows in {str(folder)!r}: `navia bench` writes them to rows.jsonl, one per finished cell")
+    traces: dict[str, dict[str, Any]] = {}
+    lost = 0
+    for row in rows:
+        key = row.get("key") if isinstance(row, dict) else None  # what is no row at all is refused later, with its line
+        try:
+            traces[str(key)] = _whole_trace(store.trace(str(key)))
+        except (OSError, ValueError):
+            lost += 1
+    rows_without = f"{lost} of {len(rows)} rows have no readable trace: their curves and histograms are not drawn."
+    return rows, traces, [rows_without] if lost else []
+
+
+def _whole_trace(trace: Any) -> dict[str, Any]:
+    if not isinstance(trace, dict) or any(
+        not isinstance(trace.get(name), list) for name in ("right", "images", "predicted")
+    ):
+        raise ValueError("no trace")
+    return trace
+
+
+def write_report(
+    results: "Results", traces: dict[str, dict[str, Any]], out: Path, notes: list[str]
+) -> tuple[list[Path], list[str]]:
+    """Everything into `out`: the paths, and what could not be made."""
+    from navia.report.figures import save_figures
+    from navia.report.index_page import example_pictures, index_page
+    from navia.report.tables import csv_text, latex, page_markdown
+
+    problems = []
+    figures: list[Path] = []
+    try:
+        write(out / "figures", lambda _: figures.extend(save_figures(results, traces, out)))
+    except InputError:
+        raise
+    except NaviaError as missing:
+        problems.append(f"No figures: {missing}.")
+    texts = {
+        "results.md": page_markdown(results),
+        "results.tex": "\n".join(map(latex, results.tables)),
+        "results.csv": "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
+        "index.html": index_page(results, traces, example_pictures(results), [*notes, *problems]),
+    }
+    for name in texts:
+        write(out / name, lambda path: _save(path, texts[path.name]))
+    return [*(out / name for name in texts), *figures], problems
+
+
+def _save(path: Path, text: str) -> None:
+    """A reader never sees half of it."""
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _print_table(table: "Table", several: bool) -> None:
+    for block in table.blocks:
+        title = f"{f'Table {table.number}: ' if several else ''}{table.title}"
+        print_wide(_rich(table, block, f"{title}\n{block.title}" if block.title else title))
+
+
+def _rich(table: "Table", block: "Block", title: str) -> RichTable:
+    from navia.report.results import best, interval_text, texts
+
+    shown = RichTable("method", title=Text(title), title_justify="left", title_style="bold")
+    cells = []
+    for column in table.columns:
+        shown.add_column(Text(column.title), justify="right")
+        spread = column.is_accuracy and (len(table.domains) <= _WITH_INTERVALS or column.kind == "average")
+        own = []
+        for line, text, mark in zip(block.lines, texts(block, column), best(block, column), strict=True):
+            interval = interval_text(line.value(column)) if spread else ""
+            own.append(Text.assemble((text, "bold" if mark else ""), (f" {interval}" if interval else "", "dim")))
+        cells.append(own)
+    for i, line in enumerate(block.lines):
+        shown.add_row(Text(line.name), *(column[i] for column in cells))
+    return shown
+
+
+def _print_paths(files: list[Path]) -> None:
+    figures = [path for path in files if path.suffix in (".png", ".svg")]
+    texts = [path for path in files if path not in figures]
+    for path in texts:
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    if figures:
+        line = f"{len(figures) // 2} figures as PNG and SVG in {figures[0].parent}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _as_dict(results: "Results") -> dict[str, Any]:
+    return {
+        "rows": results.rows,
+        "tables": [_table_dict(table) for table in results.tables],
+        "apart": list(results.apart),
+        "missing": results.missing(),
+    }
+
+
+def _table_dict(table: "Table") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "number": table.number,
+        "title": table.title,
+        "protocol": dict(table.protocol),
+        "blocks": [
+            {
+                "title": block.title,
+                "lines": [
+                    {"name": line.name, **asdict(line.setting), "options": line.setting.given,
+                     "values": {column.name: asdict(line.value(column)) for column in table.columns}}
+                    for line in block.lines
+                ],
+            }
+            for block in table.blocks
+        ],
+    }  # fmt: skip

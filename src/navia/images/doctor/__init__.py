@@ -1,0 +1,14 @@
+"""What is in a folder of images, what is wrong with it, and what to do with it next.
+
+listing     every folder of the layout is listed once: counts, strangers, empty classes
+reading     some images (or all) are decoded as a run would decode them: broken ones, sizes, modes, duplicates
+published   which of the published data sets it is
+findings    the listing and the reading are held against what that data set holds; misplaced: what lies at a wrong place
+examination all of it together, and the commands to run next
+"""
+
+from navia.images.doctor.diagnosis import ClassCounts, Diagnosis, Finding, PartCount, Sizes
+from navia.images.doctor.examination import MODEL, examine
+from navia.images.doctor.listing import Told
+
+__all__ = ["MODEL", "ClassCounts", "Diagnosis", "Finding", "PartCount", "Sizes", "Told", "examine"]
