@@ -130,6 +130,7 @@ def evil_parts() -> dict[str, str]:
         "table": table([Column(EVIL), Column(EVIL, True)], [[Cell(EVIL, EVIL, EVIL), Cell(1.0, EVIL, EVIL)]], EVIL),
         "text cell": table([Column(EVIL)], [[Cell(EVIL)]]),
         "scatter": scatter(points, EVIL, EVIL, EVIL, front=True),
+        "nothing to draw": scatter([], EVIL, EVIL, EVIL),
         "lines": lines([Series(EVIL, [1, 2]), Series(EVIL, [NAN])], EVIL, EVIL, EVIL),
         "bars": bars([EVIL, "b"], {EVIL: [1, NAN]}, EVIL, EVIL, {EVIL: [(0, 2), None]}),
         "pictures": pictures([picture]),

@@ -253,7 +253,7 @@ def _number(value: float | None) -> float:
 def _collapsed(results: Results, traces: Traces) -> Section:
     found = [(table, collapse) for table in results.tables for collapse in collapses(table, traces)]
     rule = (
-        "A run is listed if it lies more than 5 points below no adaptation on the same domain, if the guard stepped in, or if "
+        "A run is listed if it lies more than 5 points below no adaptation on its domain, if the guard stepped in, or if "
         "it answers with fewer than half as many classes in effect (exp of the entropy of its answers) as no adaptation."
     )
     if not found:

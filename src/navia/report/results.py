@@ -75,7 +75,8 @@ def t95(count: int) -> float:
     if count - 1 <= len(_T95):
         return _T95[count - 2]
     z, n = 1.959964, float(count - 1)
-    return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    return z + sum(term / n**power for power, term in enumerate(terms, 1))
 
 
 def over_seeds(values: Sequence[float]) -> Value:

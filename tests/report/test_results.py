@@ -1,0 +1,720 @@
+"""Rows of a benchmark as tables, figures and a page. Rows of `made_up` are invented; those of `real` come from the grid."""
+
+import copy
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from navia.bench.grid import run_grid
+from navia.bench.reference import TABLES, label_of, published, reference
+from navia.bench.store import Store
+from navia.commands.report import read_rows, report
+from navia.errors import InputError, SpecError
+from navia.images.corruptions import CORRUPTIONS, names
+from navia.measure.quality import wilson
+from navia.report.figures import figures, save_figures
+from navia.report.index_page import example_pictures, index_page, seen_as
+from navia.report.results import (
+    Column,
+    Line,
+    Results,
+    Table,
+    best,
+    collapses,
+    convergence,
+    domain_of,
+    effective_classes,
+    interval_text,
+    over_seeds,
+    rate_sweeps,
+    reduction_sweeps,
+    relative,
+    running,
+    t95,
+    tabulate,
+)
+from navia.report.tables import csv_text, has_paper, latex, markdown, missing_text, page_markdown, paper, results_markdown
+
+SPEC = """
+models: [{name: embedded}]
+data: [{path: embedded, corruptions: [gaussian_noise, contrast], severity: 3, images: 48}]
+runs:
+  - {method: none}
+  - {method: tent}
+  - {method: navia, reduce: [tome:8], options: {eta_delta: 0.001}, label: slow}
+  - {method: navia, reduce: [tome:8], options: {eta_delta: 0.1}, label: fast}
+  - {method: tent, realtime: true}
+  - {method: align, reduce: [tome:8], adapt_for: [1, 2]}
+seeds: [0, 1]
+batch: 16
+"""
+NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?")
+
+
+# ---- invented rows
+
+
+def made_up(
+    method: str = "none", domain: str = "fog", top1: float = 0.5, *, reduce: str = "none", seed: int = 0, **changes: Any
+) -> dict[str, Any]:
+    """A row as `navia bench` writes it, with an invented result of 1,000 images."""
+    correct = round(1000 * top1) if math.isfinite(top1) else 0
+    low, high = wilson(correct, 1000)
+    prints = {
+        "weights": "w" * 16,
+        "preprocessing": "shorter side to 256 px (bicubic), centre crop 224x224, mean (0.5, 0.5, 0.5), std (1, 1, 1) [a]",
+        "data": "imagenet, made here",
+        "pictures": f"pictures of seed {seed}",
+        "images": 1000,
+        "classes": 1000,
+        "reset": "reset",
+        "source": {"images": 64, "reduce": reduce},
+        "versions": {"navia": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
+        "threads": 1,
+    }
+    row = {
+        "model": "timm:made_up", "checkpoint": None, "crop_only": False, "data": "nowhere/val", "domain": domain,
+        "corrupted": True, "severity": 5, "stream": "reset", "images": None, "label_shift": None, "source_images": 64,
+        "source_path": None, "method": method, "reduce": reduce, "realtime": False, "adapt_for": None, "seed": seed,
+        "batch": 64, "label": None, "options": {}, "realtime_ratio": None, "count": 1000, "correct": correct,
+        "top1": top1, "top5": min(1.0, top1 + 0.2), "ece": 0.1 + 0.1 * top1, "nll": 2.0, "low": low, "high": high,
+        "gmacs": 17.6 if reduce == "none" else 13.1, "gmacs_paper": 16.8, "trainable": 0, "ms_per_image": 9.5, "guard": [],
+        "finished": "2026-01-01T00:00:00", "wall_seconds": 3.0, "fingerprint": prints,
+    }  # fmt: skip
+    for name, value in changes.items():
+        (prints if name in prints and name not in ("data", "images") else row)[name] = value
+    place = [method, domain, reduce, seed, changes.get("realtime"), changes.get("adapt_for"), row["options"], row["label"]]
+    return {"key": json.dumps(place).replace("/", "-"), **row}
+
+
+def fingerprinted(row: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The same row with another fingerprint."""
+    changed = copy.deepcopy(row)
+    changed["fingerprint"] |= changes
+    return changed
+
+
+def made_up_grid() -> list[dict[str, Any]]:
+    """All 15 corruptions and three seeds, as of Table 1: with and without labels, reduced and dense, one that breaks."""
+    rng = np.random.default_rng(0)
+    lines = [
+        ("none", "none", "NoAdapt", 0.40, 9.4),
+        ("tent", "none", "Tent", 0.46, 25.0),
+        ("align", "none", None, 0.58, 26.1),
+        ("align", "tome:4", "ToMe_4", 0.57, 23.0),
+        ("align", "tome:8", "ToMe_8", 0.56, 20.2),
+        ("navia", "tome:4", "NAVIA_4", 0.59, 23.4),
+        ("navia", "tome:8", "NAVIA_8", 0.58, 20.6),
+    ]
+    costs = {"none": 17.6, "tome:4": 15.4, "tome:8": 13.1}
+    rows = []
+    for method, reduce, label, level, ms in lines:
+        for domain in names():
+            for seed in range(1 if method == "none" else 3):
+                broken = method == "tent" and domain == "fog"
+                top1 = 0.02 if broken else level + 0.1 * math.sin(len(domain)) + 0.01 * rng.normal()
+                price = {"gmacs": costs[reduce], "ms_per_image": ms + rng.normal(0, 0.2)}
+                guard = ["batch 4: rolled back, one class for all"] if broken and seed == 1 else []
+                rows.append(
+                    made_up(method, domain, round(top1, 3), reduce=reduce, seed=seed, label=label, guard=guard, **price)
+                )
+    return rows
+
+
+def made_up_traces(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Sixteen batches that scatter around the accuracy; a broken row answers with a single class."""
+    rng = np.random.default_rng(1)
+    sizes = [64] * 15 + [40]
+    traces = {}
+    for row in rows:
+        share = row["top1"] if math.isfinite(row["top1"]) else 0.0
+        predicted = rng.multinomial(1000, np.full(1000, 1e-3))
+        if share < 0.05:
+            predicted = np.bincount([7] * 985 + [8] * 15, minlength=1000)
+        traces[row["key"]] = {
+            "right": [int(rng.binomial(size, share)) for size in sizes],
+            "images": sizes,
+            "predicted": predicted.tolist(),
+        }
+    return traces
+
+
+def only(results: Results) -> Table:
+    assert len(results.tables) == 1, results.apart
+    return results.tables[0]
+
+
+def column(table: Table, name: str) -> Column:
+    return next(c for c in table.columns if c.name == name)
+
+
+def line(table: Table, name: str) -> Line:
+    return next(x for x in table.lines if x.name == name)
+
+
+# ---- values
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 31, 32, 40, 100, 1000])
+def test_quantiles_are_those_of_students_t(count: int) -> None:
+    assert t95(count) == pytest.approx(stats.t.ppf(0.975, count - 1), abs=2e-5)
+
+
+def test_an_interval_over_seeds_is_students() -> None:
+    values = np.random.default_rng(0).normal(50, 3, 5)
+    found = over_seeds(list(values))
+    low, high = stats.t.interval(0.95, 4, loc=values.mean(), scale=stats.sem(values))
+    assert (found.mean, found.low, found.high) == pytest.approx((values.mean(), low, high), abs=1e-4)
+    assert found.seeds == 5
+    assert found.interval == "t"
+    with pytest.raises(InputError):
+        t95(1)
+
+
+def test_one_seed_has_the_rows_wilson_interval_and_several_have_students() -> None:
+    rows = [made_up("none", top1=0.4), *(made_up("tent", top1=0.5 + 0.01 * s, seed=s) for s in range(3))]
+    table = only(tabulate(rows))
+    fog = column(table, "fog")
+    none, tent = line(table, "no adaptation").value(fog), line(table, "tent").value(fog)
+    assert none.interval == "wilson"
+    assert (none.low, none.high) == pytest.approx([100 * end for end in wilson(400, 1000)])
+    assert tent.interval == "t"
+    assert tent.mean == pytest.approx(51)
+    assert tent.high == pytest.approx(51 + stats.t.ppf(0.975, 2) * 1 / math.sqrt(3), abs=1e-4)
+    assert interval_text(tent).startswith("± ")
+    assert "–" in interval_text(none)
+    text = page_markdown(tabulate(rows))
+    assert "by Student's t; 3 seeds" in text
+    assert "Wilson" in text
+
+
+# ---- columns
+
+
+def test_averages_are_over_corruptions_as_numpy_says() -> None:
+    rows = made_up_grid()
+    table = only(tabulate(rows))
+    assert [c.name for c in table.columns] == [
+        *names(),
+        "noise",
+        "blur",
+        "weather",
+        "digital",
+        "average",
+        "ece",
+        "gmacs",
+        "ms",
+    ]
+    for label in ("NoAdapt", "NAVIA_8"):
+        own = [row for row in rows if row["label"] == label]
+        scores = {d: 100 * np.mean([row["top1"] for row in own if row["domain"] == d]) for d in names()}
+        for group in ("noise", "blur", "weather", "digital"):
+            mean = np.mean([scores[d] for d in CORRUPTIONS[group]])
+            assert line(table, label).value(column(table, group)).mean == pytest.approx(mean)
+        assert line(table, label).value(table.average).mean == pytest.approx(np.mean(list(scores.values())))
+        errors = [np.mean([100 * row["ece"] for row in own if row["domain"] == d]) for d in names()]
+        assert line(table, label).value(column(table, "ece")).mean == pytest.approx(np.mean(errors))
+        assert line(table, label).value(column(table, "ms")).mean == pytest.approx(
+            np.median([row["ms_per_image"] for row in own])
+        )
+    by_seed = [100 * np.mean([r["top1"] for r in rows if r["label"] == "NAVIA_8" and r["seed"] == s]) for s in range(3)]
+    value = line(table, "NAVIA_8").value(table.average)
+    assert value.interval == "t"
+    assert value.high - value.mean == pytest.approx(stats.t.ppf(0.975, 2) * stats.sem(by_seed), abs=1e-4)
+    assert line(table, "NoAdapt").value(table.average).interval is None
+
+
+def test_an_average_with_a_missing_member_is_a_dash() -> None:
+    rows = [r for r in made_up_grid() if not (r["label"] == "ToMe_4" and r["domain"] == "snow")]
+    table = only(tabulate(rows))
+    short = line(table, "ToMe_4")
+    for name, known in (
+        ("snow", False),
+        ("weather", False),
+        ("average", False),
+        ("ece", False),
+        ("noise", True),
+        ("fog", True),
+    ):
+        assert (short.value(column(table, name)).mean is not None) == known, name
+    assert line(table, "NAVIA_4").value(table.average).mean is not None
+    row = next(text for text in markdown(table).splitlines() if text.startswith("| ToMe\\_4 |"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert [cells[1 + i] for i, c in enumerate(table.columns) if c.name in ("snow", "weather", "average", "ece")] == [
+        "–"
+    ] * 4
+    assert len(table.missing()) == 3
+    assert "ToMe_4 on snow, seed 2" in missing_text(tabulate(rows))
+
+
+def test_domains_come_in_the_papers_order_and_few_of_them_have_no_groups() -> None:
+    rows = [made_up(domain=d) for d in ("contrast", "fog", "gaussian_noise", "speckle_noise")]
+    table = only(tabulate(rows))
+    accuracies = [c.name for c in table.columns if c.is_accuracy]
+    assert accuracies == ["gaussian_noise", "fog", "contrast", "speckle_noise", "average"]
+    whole = only(tabulate([made_up(domain=d) for d in names(extra=True)]))
+    assert whole.average.name == "average of 15"
+    assert whole.average.members == names()
+
+
+def test_parts_of_a_downloaded_imagenet_c_are_domains_of_their_severity() -> None:
+    found = {"corrupted": False, "severity": 0}
+    rows = [made_up(domain=f"{d}/{s}", **found) for d in ("fog", "snow") for s in (3, 5)]
+    assert domain_of(rows[0]) == ("fog", 3)
+    tables = tabulate(rows).tables
+    assert [t.domains for t in tables] == [("snow", "fog")] * 2
+    assert [t.protocol["severity"] for t in tables] == [3, 5]
+
+
+# ---- what may be compared
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"weights": "other"}, "other weights (wwwwwwwwwwwwwwww and other)"),
+        ({"preprocessing": "centre crop 224x224"}, "other preprocessing"),
+        ({"classes": 200}, "other classes (1000 and 200)"),
+        ({"reset": "continual"}, "other reset policy"),
+        ({"versions": {"navia": "0.2.0", "torch": "2.13.0"}}, "other version of navia (0.1.0 and 0.2.0)"),
+        ({"pictures": "others"}, "other pictures or another order of them (seed 0)"),
+        ({"images": 999}, "another number of images (1,000 and 999)"),
+    ],
+)
+def test_another_fingerprint_makes_another_table_and_is_named(change: dict[str, Any], word: str) -> None:
+    results = tabulate([made_up("none"), made_up("tent"), fingerprinted(made_up("align"), **change)])
+    assert [len(t.lines) for t in results.tables] == [2, 1]
+    assert len(results.apart) == 1
+    assert word in results.apart[0]
+    assert results.apart[0] in index_page(results, {}).replace("&#x27;", "'")
+    assert results.apart[0] in page_markdown(results)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "timm:other"}, {"data": "elsewhere/val"}, {"severity": 3}, {"stream": "mixed"}, {"images": 500},
+        {"batch": 32}, {"source_images": 32}, {"source_path": "clean"}, {"label_shift": 0.1},
+    ],
+)  # fmt: skip
+def test_another_protocol_makes_another_table(change: dict[str, Any]) -> None:
+    results = tabulate([made_up("none"), made_up("tent", **change)])
+    assert len(results.tables) == 2
+    assert "not comparable with table 1: other " in results.apart[0]
+
+
+def test_what_belongs_to_a_line_or_to_the_clock_does_not_part_tables() -> None:
+    threads = fingerprinted(made_up("tent"), threads=8)
+    results = tabulate([made_up("none"), threads, made_up("navia", reduce="tome:8", options={"budget": 3}), made_up(seed=1)])
+    assert len(results.tables) == 1
+    assert "different numbers of threads: do not compare their times" in page_markdown(results)
+
+
+def test_equal_pictures_are_asked_of_every_made_corruption_but_not_of_found_parts() -> None:
+    made = [made_up(domain="fog"), fingerprinted(made_up(domain="snow"), pictures="others")]
+    assert len(tabulate(made).tables) == 2
+    found = [{**row, "corrupted": False, "severity": 0, "domain": f"{row['domain']}/5"} for row in made]
+    assert len(tabulate(found).tables) == 1
+
+
+def test_paths_are_short_unless_they_would_read_the_same() -> None:
+    one, other = made_up(data="/a/b/val"), made_up(data="/a/c/train")
+    assert "(val and train)" in tabulate([one, other]).apart[0]
+    assert "(/a/b/val and /x/val)" in tabulate([one, made_up(data="/x/val")]).apart[0]
+    assert "/a" not in results_markdown([one], ["navia bench quick"])
+
+
+def test_a_cell_that_was_run_twice_counts_once() -> None:
+    rows = [made_up("tent", top1=0.5), {**made_up("tent", top1=0.6), "key": "later"}]
+    table = only(tabulate(rows))
+    assert line(table, "tent").value(column(table, "fog")).mean == pytest.approx(60)
+    assert "Run more than once" in page_markdown(tabulate(rows))
+
+
+# ---- the best
+
+
+def test_the_best_is_bold_within_its_block() -> None:
+    rows = [
+        made_up("none", top1=0.4),
+        made_up("align", top1=0.6),
+        made_up("tent", top1=0.5),
+        made_up("tent", top1=0.45, realtime=True, realtime_ratio=2.6),
+        made_up("align", top1=0.44, realtime=True, realtime_ratio=2.8),
+    ]
+    table = only(tabulate(rows))
+    assert [len(block.lines) for block in table.blocks] == [3, 2]
+    fog = column(table, "fog")
+    assert [best(block, fog) for block in table.blocks] == [[False, True, False], [True, False]]
+    assert best(table.blocks[0], column(table, "ece")) == [True, False, False]  # the lowest error, not the highest
+    assert best(table.blocks[0], column(table, "gmacs")) == [False] * 3  # all the same
+    text = markdown(table)
+    assert "| **60.0** (" in text
+    assert "| **45.0** (" in text
+    assert "| 50.0 (" in text
+    assert "\\textbf{60.0}" in latex(table)
+    assert "\\textbf{50.0}" not in latex(table)
+
+
+def test_values_that_read_the_same_are_both_the_best() -> None:
+    rows = [made_up("none", top1=0.3), made_up("tent", top1=0.60001), made_up("align", top1=0.60002)]
+    table = only(tabulate(rows))
+    assert best(table.blocks[0], column(table, "fog")) == [False, True, True]
+    assert best(only(tabulate(rows[1:])).blocks[0], column(table, "fog")) == [False, False]
+
+
+def test_nan_is_a_dash_and_never_the_best(tmp_path: Path) -> None:
+    nan = math.nan
+    rows = [
+        made_up("none", top1=0.3),
+        made_up("align", top1=0.4),
+        made_up("tent", top1=nan, low=nan, high=nan, ece=nan, gmacs=nan, ms_per_image=nan),
+    ]
+    rows += [made_up("navia", top1=0.4), made_up("navia", top1=nan, seed=1)]
+    results = tabulate(rows)
+    table = only(results)
+    assert best(table.blocks[0], column(table, "fog")) == [False, True, False, False]
+    assert line(table, "navia").value(column(table, "fog")).mean is None
+    for text in (page_markdown(results), latex(table), csv_text(table), index_page(results, made_up_traces(rows))):
+        assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+    assert "| tent | – | – | – | – |" in markdown(table)
+    assert save_figures(results, made_up_traces(rows), tmp_path)
+
+
+def test_one_label_for_several_settings_is_told_apart() -> None:
+    rows = [made_up("align", label="x"), made_up("navia", label="x"), made_up("tent", label="y")]
+    assert [x.name for x in only(tabulate(rows)).lines] == ["x: align", "x: navia", "y"]
+
+
+# ---- Markdown, LaTeX, CSV
+
+
+def test_latex_is_balanced_and_escaped() -> None:
+    rows = [
+        *made_up_grid(),
+        made_up("navia", options={"a_b": "x&y"}, label="50 % {of_it} #1 \\ ^~"),
+        made_up("tent", realtime=True),
+    ]
+    text = latex(only(tabulate(rows)))
+    bare = text.replace("\\\\", "").replace("\\{", "").replace("\\}", "")
+    depth = 0
+    for sign in bare:
+        depth += (sign == "{") - (sign == "}")
+        assert depth >= 0
+    assert depth == 0
+    assert bare.count("$") % 2 == 0
+    for name in ("table", "tabular"):
+        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 1
+    table = only(tabulate(rows))
+    lines = [x for x in text.splitlines() if x.endswith("\\\\") and "multicolumn" not in x]
+    assert len(lines) == 1 + len(table.lines)
+    for row in lines:
+        assert len(re.findall(r"(?<!\\)&", row)) == len(table.columns)
+    assert not re.search(r"(?<!\\)[%#_]", text.replace("{%\n", "{\n").replace("tab:navia", ""))
+    assert all(f"\\{rule}rule" in text for rule in ("top", "mid", "bottom"))
+
+
+def test_csv_gives_the_same_numbers_back() -> None:
+    table = only(tabulate(made_up_grid()))
+    rows = list(csv.DictReader(io.StringIO(csv_text(table))))
+    for x in table.lines:
+        for c in table.columns:
+            (found,) = [row for row in rows if row["line"] == x.name and row["quantity"] == c.name]
+            value = x.value(c)
+            assert float(found["value"]) == value.mean
+            assert (found["low"], found["high"]) == (
+                "" if value.low is None else repr(value.low),
+                "" if value.high is None else repr(value.high),
+            )
+            assert found["interval"] == (value.interval or "")
+    assert json.loads(rows[0]["options"]) == {}
+
+
+def test_markdown_shows_the_tables_values_and_escapes_names() -> None:
+    rows = [*made_up_grid(), made_up("lame", label="a|b*c")]
+    table = only(tabulate(rows))
+    text = markdown(table)
+    lines = text.splitlines()
+    assert len(lines) == 2 + len(table.lines)
+    assert {len(re.split(r"(?<!\\)\|", row)) for row in lines} == {len(table.columns) + 3}
+    assert "a\\|b\\*c" in text
+    shown = [NUMBER.search(cell)[0] for cell in lines[2 + 6].split("|")[2:-1]]
+    assert [float(number) for number in shown[:15]] == [
+        pytest.approx(line(table, "NAVIA_8").value(column(table, d)).mean, abs=0.051) for d in names()
+    ]
+
+
+def test_page_of_results_names_commands_and_everything_missing() -> None:
+    text = results_markdown(
+        made_up_grid()[:-1], ["navia bench paper-table1 --model timm:made_up --out results", "navia report results"]
+    )
+    assert "```\nnavia bench paper-table1 --model timm:made_up --out results\nnavia report results\n```" in text
+    assert "NAVIA_8 on jpeg compression, seed 2" in text
+    assert "## timm:made_up on val, severity 5" in text
+
+
+# ---- the paper's numbers
+
+
+def test_published_averages_are_those_of_the_published_values() -> None:
+    checked = 0
+    for entry in reference("table1").values():
+        if all(name in entry.values for name in names()):
+            assert np.mean([entry.values[name] for name in names()]) == pytest.approx(entry.values["imagenet-c"], abs=0.1)
+            checked += 1
+    assert checked == 4
+    with pytest.raises(SpecError, match="no published values"):
+        reference("table9")
+
+
+def test_every_published_label_is_one_of_the_preset() -> None:
+    from navia.bench.presets import named
+
+    for name in TABLES:
+        spec = named(f"paper-{name}")
+        assert spec.reference == name
+        assert set(reference(name)) <= {run.label for run in spec.runs}
+    assert published("NAVIA_8").values["imagenet-c"] == 69.8
+    assert published("NAVIA_8").values["imagenet-r"] == 68.4
+    assert published("Tent").values["fog"] == 2.3
+    assert published("unheard of") is None
+    assert label_of("align", "tome:8", {}) == "ToMe_8"
+    assert label_of("align", "tome:9", {}) is None
+
+
+def test_paper_values_stand_beside_ours_where_the_protocol_is_the_papers() -> None:
+    results = tabulate(made_up_grid())
+    table = only(results)
+    assert paper(table, line(table, "NoAdapt"), column(table, "fog")) == 65.7
+    assert paper(table, line(table, "NAVIA_4"), table.average) == 70.7
+    assert paper(table, line(table, "NAVIA_4"), column(table, "noise")) is None
+    assert paper(table, line(table, "align"), table.average) is None
+    assert "augreg2" in index_page(results, {})
+    row = next(r for r in csv.DictReader(io.StringIO(csv_text(table))) if r["line"] == "Tent" and r["quantity"] == "fog")
+    assert row["paper"] == "2.3"
+    assert "| paper |" in markdown(table, with_paper=True)
+    unlabelled = only(tabulate([{**row, "label": None} for row in made_up_grid()]))
+    assert paper(unlabelled, line(unlabelled, "navia + tome:8"), unlabelled.average) == 69.8
+    for change in ({"severity": 3}, {"stream": "continual"}, {"realtime": True}, {"label_shift": 0.5}):
+        assert not has_paper(only(tabulate([{**row, **change} for row in made_up_grid()])))
+    assert not has_paper(only(tabulate([fingerprinted(row, classes=10) for row in made_up_grid()])))
+    few = only(tabulate([row for row in made_up_grid() if row["domain"] in ("fog", "snow")]))
+    assert paper(few, line(few, "NAVIA_4"), few.average) is None
+    assert paper(few, line(few, "NAVIA_4"), column(few, "fog")) == 76.9
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "classes", "value"), [("imagenet-r", "r", 200, 68.4), ("imagenet", "imagenet-sketch", 1000, 53.4)]
+)
+def test_paper_values_of_whole_data_sets(kind: str, folder: str, classes: int, value: float) -> None:
+    row = made_up("navia", folder, reduce="tome:8", label="NAVIA_8", corrupted=False, severity=0)
+    table = only(tabulate([fingerprinted(row, data=f"{kind}, as found", classes=classes)]))
+    assert paper(table, table.lines[0], table.average) == value
+
+
+# ---- collapse, sweeps, curves
+
+
+def test_effective_classes() -> None:
+    assert effective_classes([5, 5, 5, 5]) == pytest.approx(4)
+    assert effective_classes([9, 0, 0]) == pytest.approx(1)
+    counts = np.array([4, 3, 2, 1])
+    assert effective_classes(list(counts)) == pytest.approx(np.exp(stats.entropy(counts / 10)))
+    assert effective_classes([]) is None
+
+
+def test_collapsed_rows_are_found_for_each_of_the_three_signs() -> None:
+    rows = [made_up("none", top1=0.4), made_up("align", top1=0.36), made_up("tent", top1=0.34)]
+    rows += [made_up("sar", top1=0.41, guard=["batch 2: rolled back"]), made_up("eata", top1=0.41)]
+    traces = made_up_traces(rows)
+    traces[rows[4]["key"]]["predicted"] = [500, 500] + [0] * 998
+    found = {c.line.name: c.reasons for c in collapses(only(tabulate(rows)), traces)}
+    assert list(found) == ["tent", "sar", "eata"]
+    assert found["tent"] == ("6.0 points below no adaptation",)
+    assert "batch 2: rolled back" in found["sar"][0]
+    assert "answers with 2.0 classes in effect" in found["eata"][0]
+
+
+def test_rates_are_swept_where_lines_differ_in_nothing_else() -> None:
+    rows = [
+        made_up("navia", top1=t, options={"eta_delta": e}, label=f"e={e}")
+        for e, t in ((1e-3, 0.5), (1e-2, 0.6), (1e-1, 0.3))
+    ]
+    rows += [made_up("navia", top1=0.1, options={"eta_delta": 1.0, "budget": 2})]
+    table = only(tabulate(rows))
+    (sweep,) = rate_sweeps(table, "eta_delta")
+    assert [x for x, _ in sweep.lines] == [1e-3, 1e-2, 1e-1]
+    assert rate_sweeps(table, "eta_delta_l") == []
+    fog = column(table, "fog")
+    assert relative([x.value(fog).mean for _, x in sweep.lines]) == pytest.approx([2 / 3, 1, 0])
+    assert all(map(math.isnan, relative([3.0, 3.0])))
+    assert relative([1.0, None, 3.0])[::2] == [0, 1]
+    assert "rates-eta_delta" in dict(figures(table, {}))
+
+
+def test_reducers_are_swept_per_method() -> None:
+    costs = {"none": 17.6, "tome:4": 15.4, "tome:8": 13.1}
+    rows = [made_up(m, top1=0.5, reduce=r, gmacs=c) for m in ("align", "navia") for r, c in costs.items()]
+    sweeps = reduction_sweeps(only(tabulate(rows)))
+    assert [(s.name, [x for x, _ in s.lines]) for s in sweeps] == [(m, [13.1, 15.4, 17.6]) for m in ("align", "navia")]
+    assert reduction_sweeps(only(tabulate([r for r in rows if r["reduce"] != "tome:4"]))) == []
+
+
+def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
+    rows = [made_up("tent", seed=s) for s in range(2)]
+    traces = {
+        row["key"]: {"right": right, "images": [10, 10, 5]} for row, right in zip(rows, ([1, 2, 5], [3, 2, 5]), strict=True)
+    }
+    (tent,) = only(tabulate(rows)).lines
+    assert running(tent, "fog", traces) == pytest.approx({10: 20, 20: 20, 25: 36})
+    long = {rows[0]["key"]: {"right": [1] * 500, "images": [2] * 500}}
+    curve = running(tent, "fog", long)
+    assert len(curve) <= 50
+    assert list(curve)[-1] == 1000
+    assert running(tent, "snow", traces) == {}
+
+
+# ---- rows of a real grid
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from navia.spec import parse_spec
+
+    folder = tmp_path_factory.mktemp("grid")
+    list(run_grid(parse_spec(SPEC, "test.yaml"), Store(folder)))
+    return folder
+
+
+def run_command(*arguments: str) -> Any:
+    import typer
+
+    app = typer.Typer()
+    app.command()(report)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
+    result = run_command(str(real))
+    assert result.exit_code == 0, result.output
+    out = real / "report"
+    assert {path.name for path in out.iterdir() if path.suffix not in (".png", ".svg")} == {
+        "results.md", "results.tex", "results.csv", "index.html",
+    }  # fmt: skip
+    drawn = {path.stem.removeprefix("table1-") for path in out.glob("*.png")}
+    assert drawn == {path.stem.removeprefix("table1-") for path in out.glob("*.svg")}
+    assert {"accuracy-cost", "accuracy-latency", "domains", "running", "convergence", "rates-eta_delta"} <= drawn
+    assert all(path.stat().st_size > 2000 for path in out.glob("table1-*"))
+    html = (out / "index.html").read_text()
+    rows = Store(real).rows()
+    for row in rows:
+        assert row["key"] in html
+    table = only(tabulate(rows))
+    assert [block.title.split(":")[0].split(",")[0] for block in table.blocks] == [
+        "",
+        "Under a clock",
+        "Adapted to the first batches",
+    ]
+    tent = [row["top1"] for row in rows if row["method"] == "tent" and row["domain"] == "contrast" and not row["realtime"]]
+    assert len(tent) == 2
+    mean = 100 * sum(tent) / 2
+    assert line(table, "tent").value(column(table, "contrast")).mean == pytest.approx(mean)
+    assert f"{mean:.1f}" in (out / "results.md").read_text()
+    assert len(convergence(table)) == 1
+    assert "data:image/png;base64" in html  # examples of the embedded sample
+    assert [path.name for path in out.iterdir() if path.name.endswith(".tmp")] == []
+
+
+def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
+    result = run_command(str(real), "--json", "--out", str(tmp_path / "elsewhere"))
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    table = only(tabulate(Store(real).rows()))
+    lines = [x for block in told["tables"][0]["blocks"] for x in block["lines"]]
+    assert [x["name"] for x in lines] == [x.name for x in table.lines]
+    assert lines[1]["values"]["contrast"]["mean"] == table.lines[1].value(column(table, "contrast")).mean
+    assert all(Path(path).exists() for path in told["files"])
+    assert (tmp_path / "elsewhere" / "index.html").exists()
+
+
+def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
+    shown, note = example_pictures(tabulate(Store(real).rows()))
+    assert [row.title for row in shown] == ["clean", "gaussian noise", "contrast"]
+    assert "The same pictures" in note
+    clean, noisy, flat = (np.stack(row.images).astype(float) for row in shown)
+    assert clean.shape == noisy.shape == (4, 28, 28)
+    assert np.abs(clean - noisy).mean() > 5
+    assert flat.std(axis=(1, 2)).mean() < clean.std(axis=(1, 2)).mean()
+
+
+def test_data_that_is_gone_is_noted() -> None:
+    shown, note = example_pictures(tabulate([made_up()]))
+    assert shown == []
+    assert "No pictures of timm:made_up on val, severity 5: no folder 'nowhere/val'" in note
+    assert "no folder" in index_page(tabulate([made_up()]), {}, (shown, note))
+
+
+def test_the_crop_is_read_from_the_rows_description(golden_vit: Any) -> None:
+    from navia.images.preprocessing import Preprocessing
+
+    for given in (
+        golden_vit.preprocessing,
+        Preprocessing((224, 192), (0.5,) * 3, (0.5,) * 3, (256, 240), "bilinear"),
+        Preprocessing((28, 28), (0.3,), (0.4,), None),
+    ):
+        read = seen_as(given.describe())
+        assert (read.size, read.resize, len(read.mean)) == (given.size, given.resize, len(given.mean))
+        assert given.resize is None or read.interpolation == given.interpolation
+
+
+def test_a_running_benchmark_is_read_without_its_last_half_line_or_missing_traces(real: Path, tmp_path: Path) -> None:
+    lines = (real / "rows.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:50])
+    (tmp_path / "traces").mkdir()
+    key = json.loads(lines[0])["key"]
+    (tmp_path / "traces" / f"{key}.json").write_bytes((real / "traces" / f"{key}.json").read_bytes())
+    with Store(tmp_path / "other").writing():
+        pass
+    rows, traces, notes = read_rows(tmp_path)
+    assert (len(rows), list(traces)) == (3, [key])
+    assert notes == ["2 of 3 rows have no readable trace: their curves and histograms are not drawn."]
+    with Store(tmp_path).writing():  # the writer's lock is held, and does not matter
+        assert run_command(str(tmp_path)).exit_code == 0
+    assert "2 of 3 rows have no readable trace" in (tmp_path / "report" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no rows in"),
+        (b"", "no rows in"),
+        (b"nonsense\n", "no row"),
+        (b"\xff\xfe\n", "rows.jsonl"),
+        (b"[1, 2]\n", "line 1 of .* is no row"),
+        (b'{"key": "a"}\n', "line 1 of .* it has no model, data, domain"),
+    ],
+)
+def test_broken_rows_are_refused_in_words(tmp_path: Path, content: bytes | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / "rows.jsonl").write_bytes(content)
+    result = run_command(str(tmp_path))
+    assert isinstance(result.exception, InputError)
+    assert re.search(words, str(result.exception))
+
+
+def test_a_row_without_its_fingerprint_is_named(tmp_path: Path) -> None:
+    broken = made_up("tent")
+    del broken["fingerprint"]["weights"]
+    with pytest.raises(InputError, match=r"line 2 of the rows .* no fingerprint\.weights"):
+        tabulate([made_up(), broken])
+    result = run_command(str(tmp_path / "nowhere"))
+    assert "no folder" in str(result.exception)
