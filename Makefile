@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup test check pytest demo format bench clean
+.PHONY: setup test check pytest browser demo format bench clean
 
 setup: $(VENV)/.installed
 
@@ -22,7 +22,10 @@ check: setup
 	$(BIN)/mypy
 
 pytest: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)  # one thread each: workers that share cores wait for each other
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --ignore tests/browser  # one thread each: workers share the cores
+
+browser: setup  ## pages in a real Chromium, which must be installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
 
 demo: setup
 	$(BIN)/navia demo

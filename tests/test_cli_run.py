@@ -145,3 +145,19 @@ def test_demo_on_a_model_and_folder_of_ones_own(clothes_by_class: Path, tmp_path
     assert result.exit_code == 0, result.output
     embedded = json.loads(result.stdout)
     assert embedded[0]["top1"]["contrast"] <= 1
+
+
+def test_torchrun_gives_the_answers_of_one_process(clothes_by_class: Path, tmp_path: Path) -> None:
+    alone, spread = tmp_path / "alone.csv", tmp_path / "spread.csv"
+    assert invoke(*run_arguments(clothes_by_class, alone, "--limit", "97")).exit_code == 0
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "navia.cli"]
+    subprocess.run(
+        [*start, *run_arguments(clothes_by_class, spread, "--limit", "97")], env=environment, check=True, timeout=300
+    )
+    with alone.open(newline="") as one, spread.open(newline="") as two:
+        rows = list(zip(csv.DictReader(one), csv.DictReader(two), strict=True))
+    assert len(rows) == 97  # the last batch holds one image: fewer than processes
+    for ours, theirs in rows:
+        assert (ours["path"], ours["label"]) == (theirs["path"], theirs["label"])
+        assert float(ours["confidence"]) == pytest.approx(float(theirs["confidence"]), abs=1e-4)

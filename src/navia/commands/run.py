@@ -1,5 +1,6 @@
 """`navia run`: adapt on a folder of images and write down every answer."""
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -72,17 +73,25 @@ def run(
     Stop it with Ctrl-C and start it again with the same arguments: it goes on where it was, and the result is the same.
 
         navia run field/ --model timm:vit_base_patch16_224 --source clean/ --reduce tome:8
+
+    Under torchrun (torchrun --nproc-per-node 4 --no-python navia run ...) each process takes its share of every batch.
     """
     from navia.adapt.adapter import adapt
     from navia.bench.predictions import Predictions
+    from navia.bench.together import agree, join, leave, run_together
     from navia.vit.labels import class_names
 
+    rank = join()
+    if rank is not None and follow:
+        raise SpecError("--follow runs in one process: start it without torchrun")
     vit = load_model(model, checkpoint, crop_only)
     names = class_names(vit)
     opened = None if follow else _open(images, vit, names, corruption, severity)
     statistics = _statistics(vit, source, reduce)
     options = parse_options(option)
-    adapter = adapt(vit, method, reduce, statistics, classes=opened.classes if opened else None, **options)
+    adapter = adapt(
+        vit, method, reduce, statistics, classes=opened.classes if opened else None, distributed=rank is not None, **options
+    )
     shown = [names[i] for i in opened.classes] if names and opened and opened.classes else names
     loader = (
         None if opened is None else _loader(opened, vit, stream, order, label_shift, limit, batch, workers, skip_unreadable)
@@ -91,11 +100,16 @@ def run(
     what |= {"stream": stream, "order": order, "limit": limit, "label shift": label_shift, "follow": follow}
     what |= {"corruption": corruption, "severity": severity if corruption else None}
     settings = {**what, **_fingerprint(vit, statistics, loader)}
+    if rank and loader is not None:  # the first process writes; the others take part
+        loader.start = agree(adapter, 0)
+        collections.deque(run_together(adapter, loader), maxlen=0)
+        leave()
+        return
     with Predictions(out, settings, shown, every).begin(adapter, restart) as predictions:
         if loader is None:
             batches: Iterable[Batch] = _arriving(Path(images), vit, predictions, batch, wait, idle)
         else:
-            loader.start = predictions.progress.batches
+            loader.start = predictions.progress.batches if rank is None else agree(adapter, predictions.progress.batches)
             batches = loader
         try:
             _answer(adapter, predictions, batches, loader)
@@ -104,6 +118,7 @@ def run(
             errors.print(f"navia: interrupted after {done} batches, kept in {out}; the same command goes on", markup=False)
             raise
         scores = predictions.finish()
+        leave()
     if save:
         write(save, adapter.save)
     if as_json:
@@ -190,8 +205,10 @@ def _arriving(
 
 
 def _answer(adapter: "Adapter", predictions: "Predictions", batches: "Iterable[Batch]", loader: "Loader | None") -> None:
-    from navia.bench.run import run as answers
+    from navia.bench.run import run as alone
+    from navia.bench.together import run_together
 
+    answers = run_together if adapter.method.world.distributed else alone
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     before = list(predictions.progress.unreadable)
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:

@@ -354,7 +354,7 @@ def _fact(value: object) -> str:
     if value is None or value == [] or value == {}:
         return DASH
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return DASH if finite(value) is None else f"{value:.6g}"
     return "; ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
