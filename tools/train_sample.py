@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from navia.images.sample import CLASSES, FOLDER, MEAN, STD
 from navia.vit.families.timm import embedded_architecture
 
-STAGES = ((1500, 100, 0.75), (4600, 50, 0.75), (700, 50, 0.5), (1000, 50, 0.0))  # steps, images each, patches left out
+STAGES = ((1500, 100, 0.75), (4400, 50, 0.75), (500, 50, 0.5), (1100, 50, 0.0))  # steps, images each, patches left out
 RATE, DECAY, WARMUP = 1.5e-3, 0.05, 600
 TEACHER_EPOCHS, TEACHER_BATCH, TEACHER_RATE, TEACHER_WEIGHT = 4, 100, 3e-3, 0.6
 SHIPPED_TEST, SHIPPED_SOURCE = 2000, 256

@@ -42,12 +42,22 @@ from navia.report.results import (
     t95,
     tabulate,
 )
-from navia.report.tables import csv_text, has_paper, latex, markdown, missing_text, page_markdown, paper, results_markdown
+from navia.report.tables import (
+    csv_text,
+    has_paper,
+    latex,
+    markdown,
+    missing_text,
+    page_markdown,
+    paper,
+    results_markdown,
+    summary,
+)
 
 SPEC = """
 models: [{name: embedded}]
-data: [{path: embedded, corruptions: [gaussian_noise, contrast], severity: 3, images: 24}]
-source: {images: 16}
+data: [{path: embedded, corruptions: [gaussian_noise, contrast], severity: 3, images: 12}]
+source: {images: 8}
 runs:
   - {method: none}
   - {method: tent}
@@ -56,7 +66,7 @@ runs:
   - {method: tent, realtime: true}
   - {method: align, reduce: [tome:8], adapt_for: [1, 2]}
 seeds: [0, 1]
-batch: 8
+batch: 4
 """
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?")
 
@@ -254,7 +264,8 @@ def test_an_average_with_a_missing_member_is_a_dash() -> None:
         "–"
     ] * 4
     assert len(table.missing()) == 3
-    assert "ToMe_4 on snow, seed 2" in missing_text(tabulate(rows))
+    assert missing_text(tabulate(rows)) == "3 cells have no row, or not yet: ToMe_4 on snow (seeds 0, 1, 2)."
+    assert missing_text(tabulate(made_up_grid())) == "Every line has a row for every domain and seed."
 
 
 def test_domains_come_in_the_papers_order_and_few_of_them_have_no_groups() -> None:
@@ -332,6 +343,23 @@ def test_paths_are_short_unless_they_would_read_the_same() -> None:
     assert "(val and train)" in tabulate([one, other]).apart[0]
     assert "(/a/b/val and /x/val)" in tabulate([one, made_up(data="/x/val")]).apart[0]
     assert "/a" not in results_markdown([one], ["navia bench quick"])
+
+
+def test_tables_of_one_title_tell_what_differs() -> None:
+    tables = tabulate([made_up(), made_up("tent", batch=1), made_up("tent", model="timm:other")]).tables
+    assert [t.title for t in tables] == [
+        "timm:made_up on val, severity 5, batch 64",
+        "timm:made_up on val, severity 5, batch 1",
+        "timm:other on val, severity 5",
+    ]
+
+
+def test_the_summary_names_the_best_lines_and_no_adaptation() -> None:
+    rows = [made_up("none", top1=0.4), made_up("align", top1=0.6), made_up("tent", top1=0.60001), made_up("sar", top1=0.5)]
+    told = summary(tabulate(rows))
+    assert told.startswith("timm:made_up: 4 rows of 4 settings. Highest on fog: align and tent, 60.0 % (")
+    assert "; no adaptation: 40.0 % (" in told
+    assert "Table 2: highest" not in summary(tabulate([*rows, made_up("tent", batch=1)]))  # one line is no contest
 
 
 def test_a_cell_that_was_run_twice_counts_once() -> None:
@@ -459,7 +487,7 @@ def test_page_of_results_names_commands_and_everything_missing() -> None:
         made_up_grid()[:-1], ["navia bench paper-table1 --model timm:made_up --out results", "navia report results"]
     )
     assert "```\nnavia bench paper-table1 --model timm:made_up --out results\nnavia report results\n```" in text
-    assert "NAVIA_8 on jpeg compression, seed 2" in text
+    assert "NAVIA_8 on jpeg compression (seed 2)" in text
     assert "## timm:made_up on val, severity 5" in text
 
 
@@ -473,6 +501,7 @@ def test_published_averages_are_those_of_the_published_values() -> None:
             assert np.mean([entry.values[name] for name in names()]) == pytest.approx(entry.values["imagenet-c"], abs=0.1)
             checked += 1
     assert checked == 5
+    assert reference("table2")["EATA"].values["imagenet-v2"] == 0.6
     with pytest.raises(SpecError, match="no published values"):
         reference("table9")
 
@@ -500,6 +529,7 @@ def test_paper_values_stand_beside_ours_where_the_protocol_is_the_papers() -> No
     assert paper(table, line(table, "NAVIA_4"), column(table, "noise")) is None
     assert paper(table, line(table, "align"), table.average) is None
     assert "augreg2" in index_page(results, {})
+    assert "paper of FOA" not in page_markdown(results)  # that note is on Table 2
     row = next(r for r in csv.DictReader(io.StringIO(csv_text(table))) if r["line"] == "Tent" and r["quantity"] == "fog")
     assert row["paper"] == "2.3"
     assert "| paper |" in markdown(table, with_paper=True)
@@ -520,6 +550,8 @@ def test_paper_values_of_whole_data_sets(kind: str, folder: str, classes: int, v
     row = made_up("navia", folder, reduce="tome:8", label="NAVIA_8", corrupted=False, severity=0)
     table = only(tabulate([fingerprinted(row, data=f"{kind}, as found", classes=classes)]))
     assert paper(table, table.lines[0], table.average) == value
+    tent = fingerprinted(row | {"method": "tent", "label": "Tent"}, data=f"{kind}, as found", classes=classes)
+    assert ("paper of FOA" in page_markdown(tabulate([tent]))) == (kind == "imagenet")
 
 
 # ---- collapse, sweeps, curves
@@ -582,6 +614,21 @@ def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
     assert len(curve) <= 50
     assert list(curve)[-1] == 1000
     assert running(tent, "snow", traces) == {}
+
+
+def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
+    kept, gone = tmp_path / "table1-mine.png", tmp_path / "table7-running.svg"
+    for path in (kept, gone):
+        path.write_text("x")
+    rows = [row for row in made_up_grid() if row["domain"] in ("fog", "snow")]
+    drawn = save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
+    assert kept.exists()
+    assert not gone.exists()
+    kinds = {path.stem.removeprefix("table1-") for path in drawn}
+    assert kinds == {"accuracy-cost", "accuracy-latency", "domains", "running", "tradeoff-cost", "tradeoff-latency"}
+    before = [path.read_bytes() for path in drawn if path.suffix == ".svg"]
+    save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
+    assert [path.read_bytes() for path in drawn if path.suffix == ".svg"] == before
 
 
 # ---- rows of a real grid

@@ -16,10 +16,10 @@ _PRESETS = {name: f"paper-{name}" for name in TABLES}
 
 @dataclass(frozen=True)
 class Published:
-    """values: by corruption (severity 5), and under imagenet-c (their average), -r, -v2, -sketch. notes: on single cells."""
+    """values: by corruption (severity 5), and under imagenet-c (their average), -r, -v2, -sketch. notes: on some of them."""
 
     values: Mapping[str, float]
-    notes: tuple[str, ...] = ()
+    notes: Mapping[str, str]
 
 
 def reference(table: str) -> dict[str, Published]:
@@ -32,11 +32,11 @@ def reference(table: str) -> dict[str, Published]:
 
 def published(label: str | None) -> Published | None:
     """All that the paper prints under a label: Tables 1 and 2 have the same ones."""
-    found = [values[label] for table in TABLES if label is not None and label in (values := reference(table))]
+    found = [known[label] for table in TABLES if label is not None and label in (known := reference(table))]
     if not found:
         return None
-    merged = {column: value for entry in found for column, value in entry.values.items()}
-    return Published(merged, tuple(note for entry in found for note in entry.notes))
+    values = {column: value for entry in found for column, value in entry.values.items()}
+    return Published(values, {column: note for entry in found for column, note in entry.notes.items()})
 
 
 def label_of(method: str, reduce: str, options: Mapping[str, Any]) -> str | None:
@@ -50,8 +50,8 @@ def published_model() -> str:
 
 def _published(entry: Mapping[str, Any], order: list[str]) -> Published:
     values = dict(zip(order, entry["each"], strict=True)) if "each" in entry else {}
-    values |= {column: value for column, value in entry.items() if column not in ("each", "note")}
-    return Published(values, (entry["note"],) if "note" in entry else ())
+    values |= {column: value for column, value in entry.items() if column not in ("each", "notes")}
+    return Published(values, entry.get("notes", {}))
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """`navia report`: the rows of `navia bench` as tables, figures and a page."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,9 @@ from navia.commands.terminal import JsonOption, console, print_json, print_wide,
 from navia.errors import InputError, NaviaError
 
 if TYPE_CHECKING:
-    from navia.report.results import Block, Results, Table
+    from navia.report.results import Block, Column, Results, Table
 
-_WITH_INTERVALS = 6  # domains up to which a terminal has room for intervals
+_MOST_DOMAINS = 6  # that a terminal has room for
 
 
 def report(
@@ -123,17 +124,22 @@ def _rich(table: "Table", block: "Block", title: str) -> RichTable:
 
     shown = RichTable("method", title=Text(title), title_justify="left", title_style="bold")
     cells = []
-    for column in table.columns:
+    for column in _columns(table):
         shown.add_column(Text(column.title), justify="right")
-        spread = column.is_accuracy and (len(table.domains) <= _WITH_INTERVALS or column.kind == "average")
         own = []
         for line, text, mark in zip(block.lines, texts(block, column), best(block, column), strict=True):
-            interval = interval_text(line.value(column)) if spread else ""
+            interval = interval_text(line.value(column)) if column.is_accuracy else ""
             own.append(Text.assemble((text, "bold" if mark else ""), (f" {interval}" if interval else "", "dim")))
         cells.append(own)
     for i, line in enumerate(block.lines):
         shown.add_row(Text(line.name), *(column[i] for column in cells))
     return shown
+
+
+def _columns(table: "Table") -> "list[Column]":
+    """Without the single domains where these are too many for a terminal: the files have them."""
+    wide = len(table.domains) > _MOST_DOMAINS
+    return [column for column in table.columns if column.kind != "domain" or not wide]
 
 
 def _print_paths(files: list[Path]) -> None:
@@ -151,13 +157,11 @@ def _as_dict(results: "Results") -> dict[str, Any]:
         "rows": results.rows,
         "tables": [_table_dict(table) for table in results.tables],
         "apart": list(results.apart),
-        "missing": results.missing(),
+        "missing": [asdict(cell) for cell in results.missing()],
     }
 
 
 def _table_dict(table: "Table") -> dict[str, Any]:
-    from dataclasses import asdict
-
     return {
         "number": table.number,
         "title": table.title,

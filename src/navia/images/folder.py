@@ -28,7 +28,9 @@ def open_image(path: str | Path) -> Image.Image:
             return ImageOps.exif_transpose(image)
     except FileNotFoundError:
         raise InputError(f"no image file {str(path)!r}") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # ValueError: damaged PPM, PNG, TIFF
         raise InputError(f"cannot read image {str(path)!r}: {error}") from error
 
 

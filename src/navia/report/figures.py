@@ -1,11 +1,13 @@
 """Figures of results for papers and slides: PNG and SVG by matplotlib, each only where the rows allow it."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia.errors import NaviaError
+from navia.report.labels import Box, Spot, place
 from navia.report.results import (
     Block,
     Column,
@@ -13,12 +15,14 @@ from navia.report.results import (
     Results,
     Sweep,
     Table,
+    Value,
     convergence,
     rate_sweeps,
     reduction_sweeps,
     relative,
     running,
 )
+from navia.report.svg import LETTER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +44,8 @@ _STYLE = {
     "svg.hashsalt": "navia",  # equal results give equal files
     "svg.fonttype": "none",
 }
+_OURS = re.compile(r"table\d+-(accuracy-(cost|latency)|domains|running|convergence|rates-|tradeoff-).*\.(png|svg)")
+_NAME_SIZE = 7  # points
 GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
 
@@ -50,7 +56,7 @@ def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
     except ImportError as missing:
         raise NaviaError("figures need matplotlib: pip install 'navia[bench]'") from missing
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+    paths: list[Path] = []
     with matplotlib.rc_context(_STYLE):
         for table in results.tables:
             for name, figure in figures(table, traces):
@@ -58,6 +64,9 @@ def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
                 paths += [plain.with_suffix(".png"), plain.with_suffix(".svg")]
                 figure.savefig(paths[-2], dpi=160)
                 figure.savefig(paths[-1], metadata={"Date": None})
+    for path in folder.iterdir():  # figures of an earlier report, of what is no longer there
+        if _OURS.fullmatch(path.name) and path not in paths:
+            path.unlink()
     return paths
 
 
@@ -128,10 +137,33 @@ def _against(block: Block, column: Column, price: Column, x_label: str) -> "Figu
         kind = _sign(methods.index(line.setting.method))
         spread = None if value.low is None or value.high is None else [[y - value.low], [value.high - y]]
         axes.errorbar([x], [y], yerr=spread, linestyle="none", capsize=2, elinewidth=0.8, **kind)
-        axes.annotate(line.name, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
-    axes.margins(x=0.16, y=0.1)
+    axes.margins(x=0.12, y=0.12)
     axes.set(xlabel=x_label, ylabel=_y_label(column))
+    _write_names(figure, axes, [(line.name, x, y, value) for line, x, y, value in known])
     return figure
+
+
+def _write_names(figure: "Figure", axes: "Axes", points: Sequence[tuple[str, float, float, Value]]) -> None:
+    """Beside the points where they touch nothing, by the rule of the page; its unit is a letter's width."""
+    figure.draw_without_rendering()  # only now it is known where the axes lie
+    unit = 0.6 * _NAME_SIZE * figure.dpi / 72 / LETTER
+
+    def spot_of(x: float, y: float) -> tuple[float, float]:
+        """The page counts from the top, matplotlib from the bottom."""
+        right, up = axes.transData.transform((x, y))
+        return float(right) / unit, -float(up) / unit
+
+    marks = []
+    for _, x, y, value in points:
+        (at, middle), low, high = spot_of(x, y), spot_of(x, value.low or y)[1], spot_of(x, value.high or y)[1]
+        marks.append(Box(at, middle, 6, min(middle - 6, high), max(middle + 6, low)))
+    frame = axes.get_window_extent()
+    bounds = (frame.x0 / unit, -frame.y1 / unit, frame.x1 / unit, -frame.y0 / unit)
+    sides = {"start": "left", "middle": "center", "end": "right"}
+    for (name, x, y, _), mark, free in zip(points, marks, place([p[0] for p in points], marks, bounds), strict=True):
+        spot = free or Spot(mark.x + 8, mark.y - 6, "start")  # in a crowd names touch, but none is missing
+        shift = ((spot.x - mark.x) * unit * 72 / figure.dpi, (mark.y - spot.y) * unit * 72 / figure.dpi)
+        axes.annotate(name, (x, y), shift, textcoords="offset points", ha=sides[spot.anchor], fontsize=_NAME_SIZE)
 
 
 def _per_domain(block: Block, domains: Sequence[str]) -> "Figure | None":
@@ -151,6 +183,7 @@ def _per_domain(block: Block, domains: Sequence[str]) -> "Figure | None":
     turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(domains) > 5 else {}
     axes.set_xticks(range(len(domains)), [domain.replace("_", " ") for domain in domains], **turned)
     axes.grid(visible=False, axis="x")
+    axes.margins(x=0.01)
     axes.set(ylabel="top-1 %")
     _legend(figure, axes)
     return figure
@@ -178,7 +211,7 @@ def _along_the_stream(block: Block, domains: Sequence[str], traces: Traces) -> "
     for panel in panels[len(drawn) :]:
         panel.set_visible(False)
     panels[0].set(ylabel="accuracy so far, %")
-    figure.supxlabel("images seen", fontsize=9)
+    panels[len(drawn) - 1].set(xlabel="images seen")
     _legend(figure, panels[0])
     return figure
 

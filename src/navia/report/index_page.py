@@ -38,6 +38,7 @@ from navia.report.results import (
     rate_sweeps,
     reduction_sweeps,
     running,
+    short_path,
 )
 from navia.report.scatter import Point, scatter
 from navia.report.svg import beside
@@ -46,6 +47,7 @@ from navia.report.tables import has_paper, missing_text, paper, paper_note, sett
 Traces = Mapping[str, Mapping[str, Any]]
 Examples = tuple[Sequence[PictureRow], str]
 
+MOST_DOMAINS = 6  # beside each other, with averages and costs
 SHOWN_COLLAPSES = 8
 TOP_CLASSES = 8
 EXAMPLES = 4
@@ -54,7 +56,7 @@ THUMBNAIL = 128  # pixels: what a page of fifteen corruptions can carry
 
 def index_page(results: Results, traces: Traces, examples: Examples = ((), ""), notes: Sequence[str] = ()) -> str:
     """examples: pictures of the data, and what to say about them. notes: what else the reader should know, as sentences."""
-    sections = [section for table in results.tables for section in _table_sections(results, table, traces)]
+    sections = [section for table in results.tables for section in _table_sections(table, traces, len(results.tables) > 1)]
     if results.apart:
         sections.append(Section("Why there are several tables", _list(results.apart)))
     sections.append(_collapsed(results, traces))
@@ -63,32 +65,52 @@ def index_page(results: Results, traces: Traces, examples: Examples = ((), ""), 
     sections.append(
         Section("Protocol", _protocol(results), "Open a line for what made it: two rows may be compared if all agrees.")
     )
-    lead = f"{summary(results)}\n\n{' '.join([missing_text(results), *notes])}"
+    lead = _unbroken(f"{summary(results)}\n\n{' '.join([missing_text(results), *notes])}")
     return page.page(_title(results), lead, sections)
 
 
 def _title(results: Results) -> str:
-    first = results.tables[0].title
-    return first if len(results.tables) == 1 else f"{first}, and {len(results.tables) - 1} more"
+    if len(results.tables) == 1:
+        return results.tables[0].title
+    models = dict.fromkeys(short_path(str(table.protocol["model"])) for table in results.tables)
+    return f"{', '.join(models)}: {len(results.tables)} tables of results"
 
 
-def _table_sections(results: Results, table: Table, traces: Traces) -> Iterator[Section]:
-    before = f"Table {table.number}: " if len(results.tables) > 1 else ""
-    name = f"{before}{table.title}" if before else "Accuracy, cost and time"
-    body = page.paragraphs(setting_text(table)) + "\n".join(_table(table, block) for block in table.blocks)
-    yield Section(name, body, " ".join(how_to_read(table)))
+def _table_sections(table: Table, traces: Traces, several: bool) -> list[Section]:
+    """A section for each view of a table; where there are several tables, one for each table."""
+    views = list(_views(table, traces))
+    if not several:
+        return views
+    body = "\n".join(_spaced(f"{_heading(v.title)}{v.body_html}{page.paragraphs(v.note, 'note')}") for v in views)
+    return [Section(f"Table {table.number}: {table.title}", body)]
+
+
+def _views(table: Table, traces: Traces) -> Iterator[Section]:
+    tables = [_table(table, block, columns, caption) for block in table.blocks for columns, caption in _cuts(table, block)]
+    body = page.paragraphs(setting_text(table)) + "\n".join(map(_spaced, tables))
+    yield Section("Accuracy, cost and time", body, _unbroken(" ".join(how_to_read(table))))
     if has_paper(table):
-        yield Section(f"{before}Beside the paper", _beside_the_paper(table), paper_note(table))
+        yield Section("Beside the paper", _beside_the_paper(table), paper_note(table))
     plain = [block for block in table.blocks if block.lines[0].setting.adapt_for is None]
     plots = "".join(_against_cost(table, block) + _against_time(table, block) for block in plain)
     if plots:
-        yield Section(f"{before}Accuracy against cost", plots, _COST_NOTE)
-    curves = [figure for block in plain for figure in _along_the_stream(table, block, traces)]
-    if curves:
-        yield Section(f"{before}Accuracy as the stream goes on", beside(curves), _STREAM_NOTE)
-    swept = [*_sweeps(table)]
-    if swept:
-        yield Section(f"{before}What settings change", "".join(swept))
+        yield Section("Accuracy against cost", plots, _COST_NOTE)
+    if swept := [*_sweeps(table)]:
+        yield Section("What settings change", "".join(swept))
+    if curves := [figure for block in plain for figure in _along_the_stream(table, block, traces)]:
+        yield Section("Accuracy as the stream goes on", beside(curves), _STREAM_NOTE)
+
+
+def _heading(title: str) -> str:
+    return f'<h3 style="font-size: 1.02rem; margin-top: 2.6rem">{escape(title)}</h3>'
+
+
+def _spaced(html: str) -> str:
+    return f'<div style="margin-bottom: 2.2rem">{html}</div>'
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 _COST_NOTE = (
@@ -101,23 +123,34 @@ _STREAM_NOTE = "Each point is the share of right answers up to there, the mean o
 # ---- tables
 
 
-def _table(table: Table, block: Block) -> str:
+def _cuts(table: Table, block: Block) -> Iterator[tuple[Sequence[Column], str]]:
+    """The columns of a table, or of two where one would be too wide to see the average: what sums up, then every domain."""
+    if len(table.domains) <= MOST_DOMAINS:
+        yield table.columns, block.title
+        return
+    summed = [column for column in table.columns if column.kind != "domain"]
+    yield summed, block.title
+    yield [column for column in table.columns if column.kind == "domain"], f"{block.title or 'The same'}, domain by domain"
+
+
+def _table(table: Table, block: Block, shown_columns: Sequence[Column], caption: str) -> str:
+    """With a column of published averages beside ours where there are any."""
+    beside_average = table.average in shown_columns and has_paper(table, [table.average])
     columns = [page.Column("method")]
-    for column in table.columns:
+    rows = [[page.Cell(line.name, line.name, line.setting.text if line.setting.label else None)] for line in block.lines]
+    for column in shown_columns:
         columns.append(page.Column(column.title, True, column.better))
-        if column == table.average and has_paper(table):
+        for line, cells in zip(block.lines, rows, strict=True):
+            cells.append(_cell(line.value(column), column))
+        if column == table.average and beside_average:
             columns.append(page.Column("paper", True))
-    return page.table(columns, [_line_cells(table, line) for line in block.lines], block.title)
+            for line, cells in zip(block.lines, rows, strict=True):
+                cells.append(_published_cell(paper(table, line, column)))
+    return page.table(columns, rows, caption)
 
 
-def _line_cells(table: Table, line: Line) -> list[page.Cell]:
-    cells = [page.Cell(line.name, line.name, line.setting.text if line.setting.label else None)]
-    for column in table.columns:
-        cells.append(_cell(line.value(column), column))
-        if column == table.average and has_paper(table):
-            theirs = paper(table, line, column)
-            cells.append(page.Cell(theirs, DASH if theirs is None else f"{theirs:.1f}"))
-    return cells
+def _published_cell(value: float | None) -> page.Cell:
+    return page.Cell(value, DASH if value is None else f"{value:.1f}")
 
 
 def _cell(value: Value, column: Column) -> page.Cell:
@@ -131,9 +164,8 @@ def _beside_the_paper(table: Table) -> str:
     columns = [c for c in table.columns if any(paper(table, line, c) is not None for line in table.lines)]
     known = [line for line in table.lines if any(paper(table, line, c) is not None for c in columns)]
     rows = [[page.Cell(line.name), *(_pair(table, line, column) for column in columns)] for line in known]
-    return page.table(
-        [page.Column("method"), *(page.Column(c.title, True) for c in columns)], rows, "ours, below it the paper's"
-    )
+    heads = [page.Column("method"), *(page.Column(c.title, True) for c in columns)]
+    return page.table(heads, rows, "Ours, and below in small the paper's")
 
 
 def _pair(table: Table, line: Line, column: Column) -> page.Cell:
@@ -179,7 +211,8 @@ def _point(table: Table, line: Line, price: Column, factor: float) -> Point:
     detail |= {"steps of dense forwards": shown(line.realtime_ratio)} if line.realtime_ratio is not None else {}
     detail |= {"guard events": str(line.guard_events)} if line.guard_events else {}
     place = float("nan") if x is None else factor * x, float("nan") if y.mean is None else y.mean
-    return Point(*place, line.name, line.setting.method, y.low, y.high, detail)
+    group = "no adaptation" if line.setting.method == "none" else line.setting.method
+    return Point(*place, line.name, group, y.low, y.high, detail)
 
 
 def _summed_up(table: Table) -> list[Column]:
@@ -259,24 +292,27 @@ def _collapsed(results: Results, traces: Traces) -> Section:
     if not found:
         return Section("Collapsed runs", page.paragraphs("None."), rule)
     columns = [page.Column(name) for name in ("run", "domain", "seed")]
-    columns += [page.Column("accuracy, %", True), page.Column("without, %", True), page.Column("classes in effect", True)]
+    columns += [page.Column("accuracy, %", True), page.Column("no adaptation, %", True)]
+    columns += [page.Column("classes in effect", True), page.Column("guard events", True)]
     rows = [_collapse_cells(table, collapse, traces, len(results.tables) > 1) for table, collapse in found]
-    signs = page.table([*columns, page.Column("signs")], rows)
-    drawn = [plot for table, collapse in found if (plot := _histogram(table, collapse, traces))][:SHOWN_COLLAPSES]
-    more = f" Drawn are the {len(drawn)} least accurate." if len(found) > len(drawn) > 0 else ""
-    return Section("Collapsed runs", signs + beside(drawn), rule + more)
+    worst = {(table.number, c.line.name, c.domain): (table, c) for table, c in reversed(found)}  # one of several seeds
+    drawn = [plot for table, collapse in reversed(worst.values()) if (plot := _histogram(table, collapse, traces))]
+    more = f" Drawn are the {SHOWN_COLLAPSES} least accurate." if len(drawn) > SHOWN_COLLAPSES else ""
+    body = _spaced(page.table(columns, rows)) + beside(drawn[:SHOWN_COLLAPSES])
+    return Section("Collapsed runs", body, rule + more)
 
 
 def _collapse_cells(table: Table, collapse: Collapse, traces: Traces, several: bool) -> list[page.Cell]:
     row, plain = collapse.row, collapse.plain
+    ours, theirs = (effective_classes(traces.get(r["key"], {}).get("predicted", ())) if r else None for r in (row, plain))
     return [
         page.Cell(collapse.line.name, small=f"table {table.number}" if several else None),
         page.Cell(collapse.domain.replace("_", " ")),
         page.Cell(str(row["seed"])),
         _share(row["top1"]),
         _share(None if plain is None else plain["top1"]),
-        page.Cell(effective_classes(traces.get(row["key"], {}).get("predicted", ()))),
-        page.Cell("; ".join(collapse.reasons)),
+        page.Cell(ours, None if ours is None else shown(ours), None if theirs is None else f"{shown(theirs)} without"),
+        page.Cell(len(row["guard"]), str(len(row["guard"]))),
     ]
 
 
@@ -338,8 +374,7 @@ def _row_title(domain: str, row: Row) -> str:
 
 
 def _row_facts(row: Row) -> dict[str, str]:
-    plain = {key: value for key, value in row.items() if key != "fingerprint"}
-    return {name: _fact(value) for name, value in _flat(plain | row["fingerprint"])}
+    return {name: _fact(value) for name, value in _flat(row)}
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

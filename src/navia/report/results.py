@@ -205,16 +205,32 @@ class Block:
     title: str
     lines: tuple[Line, ...]
 
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({seed for line in self.lines for _, seed in line.rows})
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell without a row."""
+
+    table: int
+    line: str
+    domain: str
+    seed: int
+
 
 @dataclass(frozen=True)
 class Table:
-    """protocol: what all rows share, name -> value. repeated: cells that were run more than once with other results."""
+    """protocol: what all rows share, name -> value. repeated: cells that were run more than once with other results.
+    besides: what tells this table from others of the same title."""
 
     number: int
     protocol: Mapping[str, Any]
     domains: tuple[str, ...]
     blocks: tuple[Block, ...]
     repeated: tuple[str, ...] = ()
+    besides: str = ""
 
     @property
     def lines(self) -> list[Line]:
@@ -227,9 +243,8 @@ class Table:
     @property
     def title(self) -> str:
         severity = self.protocol["severity"]
-        return (
-            f"{self.protocol['model']} on {short_path(self.protocol['data'])}{f', severity {severity}' if severity else ''}"
-        )
+        model, data = short_path(self.protocol["model"]), short_path(self.protocol["data"])
+        return f"{model} on {data}{f', severity {severity}' if severity else ''}{self.besides}"
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -248,13 +263,14 @@ class Table:
     def seeds(self) -> list[int]:
         return sorted({row["seed"] for row in self.rows})
 
-    def missing(self) -> list[str]:
-        """Cells without a row, if every line was meant for every domain and seed of the table."""
+    def missing(self) -> list[Missing]:
+        """What has no row, if every line of a block was meant for every domain of the table and every seed of the block."""
         return [
-            f"{line.name} on {_readable(domain)}, seed {seed}"
-            for line in self.lines
+            Missing(self.number, line.name, domain, seed)
+            for block in self.blocks
+            for line in block.lines
             for domain in self.domains
-            for seed in ([] if self._one_is_enough(line) and line.of(domain) else self.seeds)
+            for seed in ([] if self._one_is_enough(line) and line.of(domain) else block.seeds)
             if (domain, seed) not in line.rows
         ]
 
@@ -272,9 +288,8 @@ class Results:
     apart: tuple[str, ...]
     rows: int
 
-    def missing(self) -> list[str]:
-        several = len(self.tables) > 1
-        return [f"{text} (table {table.number})" if several else text for table in self.tables for text in table.missing()]
+    def missing(self) -> list[Missing]:
+        return [missing for table in self.tables for missing in table.missing()]
 
 
 def tabulate(rows: Sequence[Row], where: str = "the rows") -> Results:
@@ -286,7 +301,7 @@ def tabulate(rows: Sequence[Row], where: str = "the rows") -> Results:
         if kind is None:
             kinds.append(kind := _Kind(protocol_of(row)))
         kind.add(row)
-    tables = tuple(_table(number, kind) for number, kind in enumerate(kinds, 1))
+    tables = _titled_apart([_table(number, kind) for number, kind in enumerate(kinds, 1)])
     apart = tuple(_apart(number, kinds) for number in range(1, len(kinds)))
     return Results(tables, apart, len(rows))
 
@@ -343,7 +358,7 @@ def protocol_of(row: Row) -> dict[str, Any]:
         "label shift": row["label_shift"],
         "batch": row["batch"],
         "number of source images": row["source_images"],
-        "source": row["source_path"] or "a part of the data that is not in the stream",
+        "source": row["source_path"] or "clean images of the same data that are not in the stream",
         "classes": prints["classes"],
         "version of navia": prints["versions"]["navia"],
     }
@@ -430,6 +445,19 @@ def _table(number: int, kind: _Kind) -> Table:
     lines = [Line(setting.name, setting, rows) for setting, rows in by_setting.items()]
     found = dict.fromkeys(domain for line in lines for domain, _ in line.rows)
     return Table(number, kind.protocol, tuple(_ordered(found)), _blocks(_told_apart(lines)), tuple(repeated))
+
+
+_TELLING = ("stream", "batch", "limit of images", "label shift", "weights", "classes", "version of navia", "data")
+
+
+def _titled_apart(tables: Sequence[Table]) -> tuple[Table, ...]:
+    """Tables of the same title also tell what differs between them."""
+    titled = []
+    for table in tables:
+        alike = [other.protocol for other in tables if other.title == table.title]
+        differing = [key for key in _TELLING if any(protocol[key] != table.protocol[key] for protocol in alike)]
+        titled.append(replace(table, besides="".join(f", {key} {_value(table.protocol[key])}" for key in differing[:2])))
+    return tuple(titled)
 
 
 def setting_of(row: Row) -> Setting:
@@ -598,7 +626,7 @@ def _plain_row(table: Table, line: Line, domain: str, seed: int) -> Row | None:
 
 
 def _signs(row: Row, plain: Row | None, traces: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    signs = [f"guard: {len(row['guard'])} events, the first at {row['guard'][0]}"] if row["guard"] else []
+    signs = [f"the guard stepped in {_times(len(row['guard']))}, first in {row['guard'][0]}"] if row["guard"] else []
     if plain is None:
         return signs
     lost = _percent(plain["top1"]) - _percent(row["top1"])
@@ -608,6 +636,10 @@ def _signs(row: Row, plain: Row | None, traces: Mapping[str, Mapping[str, Any]])
     if ours is not None and theirs is not None and ours < COLLAPSE_SHARE * theirs:
         signs.append(f"answers with {ours:.1f} classes in effect, no adaptation with {theirs:.1f}")
     return signs
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def effective_classes(predicted: Sequence[float]) -> float | None:
@@ -667,7 +699,8 @@ def reduction_sweeps(table: Table) -> list[Sweep]:
             points = sorted(((x, line) for x, line in cost if x is not None), key=lambda pair: pair[0])
             name = Setting(method, family if len(families) > 1 else "none", options, False, None, None).text
             sweeps.append(Sweep(name, tuple(points)))
-    return sweeps if any(len(sweep.lines) > 2 for sweep in sweeps) else []
+    curves = [sweep for sweep in sweeps if len(sweep.lines) > 1]
+    return curves if any(len(sweep.lines) > 2 for sweep in curves) else []
 
 
 def _family(line: Line) -> str:

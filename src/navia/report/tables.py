@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from navia.bench.reference import Published, label_of, published, published_model
 from navia.images.corruptions import names
@@ -27,7 +27,7 @@ CSV_FIELDS = (
     "label", "quantity", "kind", "value", "low", "high", "interval", "seeds", "paper",
 )  # fmt: skip
 _WIDE = 8  # columns from which a LaTeX table is scaled to the width of the text
-_LISTED = 12  # missing cells that are listed one by one
+_LISTED = 8  # lines whose missing cells are listed
 
 
 # ---- published values
@@ -67,14 +67,19 @@ def _paper_column(table: Table, column: Column) -> str | None:
     return "imagenet-sketch" if sketched else None
 
 
-def has_paper(table: Table) -> bool:
-    return any(paper(table, line, column) is not None for line in table.lines for column in table.columns)
+def has_paper(table: Table, columns: Sequence[Column] | None = None) -> bool:
+    """Whether the paper prints anything for the table, or for some of its columns."""
+    return any(paper(table, line, column) is not None for line in table.lines for column in columns or table.columns)
 
 
 def paper_note(table: Table) -> str:
     """What the published numbers are, and are not."""
     notes = dict.fromkeys(
-        f"{line.name}: {note}." for line in table.lines if (entry := paper_values(table, line)) for note in entry.notes
+        f"{line.name}: {note}."
+        for line in table.lines
+        if (entry := paper_values(table, line))
+        for column in table.columns
+        if (note := entry.notes.get(_paper_column(table, column) or ""))
     )
     model = f"The paper's numbers are of {published_model()}, with all images of the data sets."
     return " ".join([model, "Other models are not expected to reach them; compare the order of the lines.", *notes])
@@ -85,7 +90,7 @@ def paper_note(table: Table) -> str:
 
 def markdown(table: Table, *, intervals: bool = True, with_paper: bool = False) -> str:
     """One table per block. with_paper: a column of published averages beside ours."""
-    extra = with_paper and has_paper(table)
+    extra = with_paper and has_paper(table, [table.average])
     return "\n\n".join(_markdown_block(table, block, intervals, extra) for block in table.blocks)
 
 
@@ -156,24 +161,65 @@ def page_markdown(results: Results, commands: Sequence[str] = ()) -> str:
 
 
 def summary(results: Results) -> str:
-    """How much was run, in a sentence."""
+    """What was run, and what came out on top, in sentences."""
     lines = sum(len(table.lines) for table in results.tables)
+    several = f", in {len(results.tables)} tables that must not be compared" if len(results.tables) > 1 else ""
     models = dict.fromkeys(short_path(str(table.protocol["model"])) for table in results.tables)
-    return (
-        f"{_count(results.rows, 'row')} of {_count(lines, 'setting')} of method and reducer, in "
-        f"{_count(len(results.tables), 'comparable table')}; {_count(len(models), 'model')}: {', '.join(models)}."
-    )
+    said = [f"{', '.join(models)}: {_count(results.rows, 'row')} of {_count(lines, 'setting')}{several}."]
+    return " ".join([*said, *filter(None, (headline(table, bool(several)) for table in results.tables))])
+
+
+def headline(table: Table, numbered: bool = False) -> str:
+    """The most accurate line, and no adaptation for comparison."""
+    block, column = table.blocks[0], table.average
+    known = [(mean, line) for line in block.lines if (mean := line.value(column).mean) is not None]
+    if len(known) < 2 or block.title:
+        return ""
+    _, top = max(known, key=lambda pair: pair[0])
+    written = dict(zip((line.name for line in block.lines), texts(block, column), strict=True))
+    tops = [name for name, text in written.items() if text == written[top.name]]
+    base = next((line for _, line in known if (line.setting.method, line.setting.reduce) == ("none", "none")), None)
+    other = f"; no adaptation: {_value_text(base, column)}" if base is not None and base.name not in tops else ""
+    where = f"Table {table.number}: highest" if numbered else "Highest"
+    what = "average" if column.kind == "average" else f"on {column.title}"
+    return f"{where} {what}: {_few(tops, 'lines')}, {_value_text(top, column)}{other}."
+
+
+def _value_text(line: Line, column: Column) -> str:
+    return f"{line.value(column).mean:.1f} % {_bracketed(line, column)}".strip()
 
 
 def missing_text(results: Results) -> str:
+    """Line by line, the seeds of each domain together."""
     found = results.missing()
     if not found:
         return "Every line has a row for every domain and seed."
-    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    by_line: dict[tuple[int, str], dict[str, list[int]]] = {}
+    for cell in found:
+        by_line.setdefault((cell.table, cell.line), {}).setdefault(cell.domain, []).append(cell.seed)
+    said = [
+        f"{name}{f' (table {table})' if len(results.tables) > 1 else ''} on {_domains_and_seeds(cells)}"
+        for (table, name), cells in by_line.items()
+    ]
+    more = f"; and {len(said) - _LISTED} more lines" if len(said) > _LISTED else ""
     verb = "cell has" if len(found) == 1 else "cells have"
-    return (
-        f"{len(found)} {verb} no row, if every line was meant for every domain and seed: {'; '.join(found[:_LISTED])}{more}."
+    return f"{len(found)} {verb} no row, or not yet: {'; '.join(said[:_LISTED])}{more}."
+
+
+def _domains_and_seeds(cells: Mapping[str, Sequence[int]]) -> str:
+    """'fog and snow (seeds 1, 2), contrast (seed 2)'."""
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for domain, seeds in cells.items():
+        by_seeds.setdefault(tuple(seeds), []).append(domain.replace("_", " "))
+    return ", ".join(
+        f"{_few(domains)} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})" for seeds, domains in by_seeds.items()
     )
+
+
+def _few(things: Sequence[str], kind: str = "domains") -> str:
+    if len(things) > 4:
+        return f"{len(things)} {kind}"
+    return things[0] if len(things) == 1 else f"{', '.join(things[:-1])} and {things[-1]}"
 
 
 def _count(number: int, name: str) -> str:
