@@ -34,6 +34,7 @@ from navia.report.results import (
     domain_of,
     effective_classes,
     interval_text,
+    legible,
     over_seeds,
     rate_sweeps,
     reduction_sweeps,
@@ -602,6 +603,14 @@ def test_reducers_are_swept_per_method() -> None:
     assert reduction_sweeps(only(tabulate([r for r in rows if r["reduce"] != "tome:4"]))) == []
 
 
+def test_of_too_many_lines_the_best_of_each_method_is_drawn() -> None:
+    rows = [made_up(m, top1=0.3 + 0.01 * r, reduce=f"tome:{r}") for m in ("align", "navia") for r in range(1, 10)]
+    table = only(tabulate(rows))
+    assert [x.name for x in legible(table, table.blocks[0])] == ["align + tome:9", "navia + tome:9"]
+    few = only(tabulate(rows[:9]))
+    assert legible(few, few.blocks[0]) == few.lines
+
+
 def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
     rows = [made_up("tent", seed=s) for s in range(2)]
     traces = {
@@ -697,7 +706,7 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
 def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
     shown, note = example_pictures(tabulate(Store(real).rows()))
     assert [row.title for row in shown] == ["clean", "gaussian noise", "contrast"]
-    assert "The same pictures" in note
+    assert "Cropped as the model sees them" in note
     clean, noisy, flat = (np.stack(row.images).astype(float) for row in shown)
     assert clean.shape == noisy.shape == (4, 28, 28)
     assert np.abs(clean - noisy).mean() > 5

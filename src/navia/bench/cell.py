@@ -20,11 +20,8 @@ from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceStatistics
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
-from navia.errors import InputError
-from navia.images import sample
-from navia.images.domain import Domain, Subset
 from navia.images.loader import Loader
-from navia.images.open import Opened, open_domains
+from navia.images.open import Opened, leave_out_source, open_domains
 from navia.images.streams import Stream, make_stream
 from navia.measure.cost import cost
 from navia.measure.quality import ece, nll, top_k, wilson
@@ -117,27 +114,12 @@ def _data(cell: Cell) -> tuple[Opened, Tensor]:
     names = class_names(vit)
     made = cell.domains if cell.corrupted else ()
     opened = open_domains(cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity)
-    if cell.source_path is not None:
-        clean = open_domains(cell.source_path, vit.num_classes, names).domains[0]
-    elif opened.kind == "embedded":
-        clean = Domain("source", sample.source_images())
-    else:
-        opened, clean = _held_out(opened, cell.source_images)
-    order = np.random.default_rng(0).permutation(len(clean.collection))[: cell.source_images]
-    return opened, torch.stack([clean.tensor(int(i), vit.preprocessing) for i in order])
-
-
-def _held_out(opened: Opened, count: int) -> tuple[Opened, Domain]:
-    """The first `count` images of a fixed deal are the source, the others the stream: no image is both."""
-    if not all(domain.corruption for domain in opened.domains) and len(opened.domains) > 1:
-        raise InputError("these images are corrupted already: give the clean ones as source: {path: ...}")
-    whole = opened.domains[0].collection
-    if len(whole) <= 2 * count:
-        raise InputError(f"{len(whole)} images are too few to leave {count} out as the source: give source: {{path: ...}}")
-    dealt = [int(i) for i in np.random.default_rng(0).permutation(len(whole))]
-    rest = Subset(whole, sorted(dealt[count:]))
-    domains = tuple(Domain(d.name, rest, d.corruption, d.severity, d.seed) for d in opened.domains)
-    return Opened(opened.kind, domains, opened.classes), Domain("source", Subset(whole, sorted(dealt[:count])))
+    if cell.source_path is None:
+        opened, clean = leave_out_source(opened, cell.source_images)
+        return opened, clean.tensors(range(len(clean.collection)), vit.preprocessing)
+    clean = open_domains(cell.source_path, vit.num_classes, names).domains[0]
+    dealt = np.random.default_rng(0).permutation(len(clean.collection))[: cell.source_images]
+    return opened, clean.tensors(dealt, vit.preprocessing)
 
 
 def _statistics(cell: Cell, images: Tensor) -> SourceStatistics:

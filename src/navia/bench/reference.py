@@ -30,6 +30,7 @@ def reference(table: str) -> dict[str, Published]:
     return {label: _published(entry, content["order"]) for label, entry in content[table].items()}
 
 
+@functools.cache
 def published(label: str | None) -> Published | None:
     """All that the paper prints under a label: Tables 1 and 2 have the same ones."""
     found = [known[label] for table in TABLES if label is not None and label in (known := reference(table))]

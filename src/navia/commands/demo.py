@@ -60,7 +60,7 @@ def demo(
     from navia.bench.demo import PLAIN, run_demo
 
     vit = load_model(model, checkpoint, crop_only)
-    source, clean, classes = _pictures(images, vit, seed)
+    source, clean, classes = _pictures(images, vit)
     domains = _shifts(clean, corruption or SHIFTS, severity)
     shown = min(count, len(clean))
     steps = len(domains) * len(PLAIN) * -(-shown // batch)
@@ -95,31 +95,16 @@ def demo(
         console.print(f"{sentence}\n    {command}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _pictures(images: str, vit: "ViT", seed: int) -> "tuple[Tensor, Collection, Sequence[int] | None]":
+def _pictures(images: str, vit: "ViT") -> "tuple[Tensor, Collection, Sequence[int] | None]":
     """Clean source images as a tensor, and the labelled rest that the shifts are made from."""
-    import numpy as np
-    import torch
-
-    from navia.images import sample
-    from navia.images.domain import Domain, Subset
-    from navia.images.open import open_domains
+    from navia.images.open import leave_out_source, open_domains
     from navia.vit.labels import class_names
 
     opened = open_domains(images, vit.num_classes, class_names(vit))
-    whole = opened.domains[0].collection
-    if len(opened.domains) > 1 or whole.labels is None:
+    if len(opened.domains) > 1 or opened.domains[0].collection.labels is None:
         raise InputError(f"the demo needs clean images in class folders, and {images!r} is {opened.kind!r}")
-    if images == "embedded":
-        clean: Collection = sample.source_images()
-        rest: Collection = whole
-    else:
-        if len(whole) < 256:
-            raise InputError(f"the demo needs at least 256 images (64 of them as the source), {images!r} has {len(whole)}")
-        dealt = [int(i) for i in np.random.default_rng(0).permutation(len(whole))]
-        clean, rest = Subset(whole, dealt[:64]), Subset(whole, dealt[64:])
-    source = Domain("source", clean)
-    tensors = [source.tensor(i, vit.preprocessing) for i in range(min(64, len(clean)))]
-    return torch.stack(tensors), rest, opened.classes
+    opened, clean = leave_out_source(opened, 64)
+    return clean.tensors(range(64), vit.preprocessing), opened.domains[0].collection, opened.classes
 
 
 def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "list[Domain]":

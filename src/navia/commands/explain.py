@@ -67,34 +67,25 @@ def _images(
     import numpy as np
     import torch
 
-    from navia.images import sample
-    from navia.images.domain import Domain
-    from navia.images.open import open_domains
+    from navia.images.open import leave_out_source, open_domains
     from navia.vit.labels import class_names
 
     names = class_names(vit)
     opened = open_domains(images, vit.num_classes, names, corruptions=[corruption] if corruption else (), severity=severity)
-    domain = opened.domains[0]
-    dealt = [int(i) for i in np.random.default_rng(0).permutation(len(domain.collection))]
     if source is not None:
         clean = open_domains(source, vit.num_classes, names).domains[0]
-        kept = [int(i) for i in np.random.default_rng(0).permutation(len(clean.collection))[:64]]
-    elif images == "embedded":
-        clean, kept = Domain("source", sample.source_images()), list(range(64))
-    elif corruption is None:
+    elif corruption is None and images != "embedded":
         raise InputError("these images are the target: give clean ones with --source, or a --corruption to shift them with")
     else:
-        clean, kept, dealt = Domain("source", domain.collection), dealt[:64], dealt[64:]
-    target = dealt[: 2 * count]
+        opened, clean = leave_out_source(opened, 64)
+    domain = opened.domains[0]
+    kept = np.random.default_rng(0).permutation(len(clean.collection))[:64]
+    target = np.random.default_rng(0).permutation(len(domain.collection))[: 2 * count]
     if len(target) < 32:
         raise InputError(f"explaining needs at least 32 images besides the source, {images!r} leaves {len(target)}")
-    labels = torch.tensor([domain.label(i) for i in target])
-    return (
-        torch.stack([clean.tensor(i, vit.preprocessing) for i in kept]),
-        torch.stack([domain.tensor(i, vit.preprocessing) for i in target]),
-        None if bool((labels < 0).any()) else labels,
-        opened.classes,
-    )
+    labels = torch.tensor([domain.label(int(i)) for i in target])
+    tensors = (clean.tensors(kept, vit.preprocessing), domain.tensors(target, vit.preprocessing))
+    return *tensors, None if bool((labels < 0).any()) else labels, opened.classes
 
 
 def _print(found: Any) -> None:

@@ -72,11 +72,10 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[str, A
 
 
 def _whole_trace(trace: Any) -> dict[str, Any]:
-    if not isinstance(trace, dict) or any(
-        not isinstance(trace.get(name), list) for name in ("right", "images", "predicted")
-    ):
+    lists: list[Any] = [trace.get(name) for name in ("right", "images", "predicted")] if isinstance(trace, dict) else []
+    if not lists or not all(isinstance(values, list) for values in lists) or len(lists[0]) != len(lists[1]):
         raise ValueError("no trace")
-    return trace
+    return dict(trace)
 
 
 def write_report(

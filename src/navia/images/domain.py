@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -131,6 +132,10 @@ class Domain:
     def tensor(self, position: int, preprocessing: Preprocessing) -> Tensor:
         """[C, H, W], normalised."""
         return preprocessing.normalise(self.picture(position, preprocessing))
+
+    def tensors(self, positions: Iterable[int], preprocessing: Preprocessing) -> Tensor:
+        """[N, C, H, W], normalised."""
+        return torch.stack([self.tensor(int(position), preprocessing) for position in positions])
 
     def label(self, position: int) -> int:
         """-1 where nobody knows."""

@@ -1,12 +1,14 @@
 """From what the user typed (a folder, a data set, "embedded") to domains with the model's own labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from navia.errors import InputError, NaviaError
 from navia.images import sample
-from navia.images.domain import Collection, DatasetPictures, Domain, corrupted
+from navia.images.domain import Collection, DatasetPictures, Domain, Subset, corrupted
 from navia.images.folder import scan
 from navia.images.layouts import labelled, match_classes, recognise
 
@@ -49,6 +51,22 @@ def open_domains(
     if len(parts) > 1:
         raise InputError(f"{str(where)!r} is corrupted already ({len(parts)} parts): leave out the corruption")
     return Opened(kind, tuple(corrupted(parts[0][1], corruptions, severity, seed)), classes)
+
+
+def leave_out_source(opened: Opened, count: int) -> tuple[Opened, Domain]:
+    """Clean images for the source statistics, and the domains without them: no image is both source and stream. They are
+    the first `count` of a fixed deal; the embedded sample has some of its own."""
+    if opened.kind == "embedded":
+        return opened, Domain("source", Subset(sample.source_images(), range(count)))
+    whole = opened.domains[0].collection
+    if len(opened.domains) > 1 and not all(domain.corruption for domain in opened.domains):
+        raise InputError("these images are corrupted already: give a folder of clean ones as the source")
+    if len(whole) <= 2 * count:
+        raise InputError(f"{len(whole)} images are too few to leave {count} out as the source: give a folder of clean ones")
+    dealt = [int(i) for i in np.random.default_rng(0).permutation(len(whole))]
+    rest = Subset(whole, sorted(dealt[count:]))
+    domains = tuple(replace(domain, collection=rest) for domain in opened.domains)
+    return replace(opened, domains=domains), Domain("source", Subset(whole, sorted(dealt[:count])))
 
 
 def _from_folder(

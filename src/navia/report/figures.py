@@ -17,6 +17,7 @@ from navia.report.results import (
     Table,
     Value,
     convergence,
+    legible,
     rate_sweeps,
     reduction_sweeps,
     relative,
@@ -92,9 +93,10 @@ def _block_figures(table: Table, block: Block, traces: Traces, suffix: str) -> "
         yield f"accuracy-cost{suffix}", figure
     if figure := _against(block, table.average, MS, "ms per image"):
         yield f"accuracy-latency{suffix}", figure
-    if figure := _per_domain(block, table.domains):
+    lines = legible(table, block)
+    if figure := _per_domain(lines, table.domains):
         yield f"domains{suffix}", figure
-    if figure := _along_the_stream(block, table.domains, traces):
+    if figure := _along_the_stream(lines, table.domains, traces):
         yield f"running{suffix}", figure
 
 
@@ -155,7 +157,8 @@ def _write_names(figure: "Figure", axes: "Axes", points: Sequence[tuple[str, flo
 
     marks = []
     for _, x, y, value in points:
-        (at, middle), low, high = spot_of(x, y), spot_of(x, value.low or y)[1], spot_of(x, value.high or y)[1]
+        at, middle = spot_of(x, y)
+        low, high = (middle if end is None else spot_of(x, end)[1] for end in (value.low, value.high))
         marks.append(Box(at, middle, 6, min(middle - 6, high), max(middle + 6, low)))
     frame = axes.get_window_extent()
     bounds = (frame.x0 / unit, -frame.y1 / unit, frame.x1 / unit, -frame.y0 / unit)
@@ -166,17 +169,19 @@ def _write_names(figure: "Figure", axes: "Axes", points: Sequence[tuple[str, flo
         axes.annotate(name, (x, y), shift, textcoords="offset points", ha=sides[spot.anchor], fontsize=_NAME_SIZE)
 
 
-def _per_domain(block: Block, domains: Sequence[str]) -> "Figure | None":
-    cells = [[line.value(Column("domain", domain)) for domain in domains] for line in block.lines]
+def _per_domain(lines: Sequence[Line], domains: Sequence[str]) -> "Figure | None":
+    cells = [[line.value(Column("domain", domain)) for domain in domains] for line in lines]
     if all(value.mean is None for row in cells for value in row):
         return None
-    bars = len(block.lines) * len(domains)
+    bars = len(lines) * len(domains)
     figure, (axes,) = _canvas(width=min(20.0, max(5.0, 2 + 0.16 * bars)))
-    wide = 0.8 / len(block.lines)
-    for i, (line, values) in enumerate(zip(block.lines, cells, strict=True)):
-        at = [j + (i - (len(block.lines) - 1) / 2) * wide for j in range(len(domains))]
+    wide = 0.8 / len(lines)
+    for i, (line, values) in enumerate(zip(lines, cells, strict=True)):
+        at = [j + (i - (len(lines) - 1) / 2) * wide for j in range(len(domains))]
         heights = [math.nan if value.mean is None else value.mean for value in values]
-        spread = [[abs(h - (end or h)) for h, end in zip(heights, ends, strict=True)] for ends in _ends(values)]
+        spread = [
+            [abs(h - (h if end is None else end)) for h, end in zip(heights, ends, strict=True)] for ends in _ends(values)
+        ]
         style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "hatch": ("", "//", "..", "xx")[i // len(COLOURS) % 4]}
         axes.bar(at, heights, 0.92 * wide, label=line.name, edgecolor="white", linewidth=0.3, **style)
         axes.errorbar(at, heights, yerr=spread, linestyle="none", ecolor="#1d1e20", elinewidth=0.6)
@@ -193,9 +198,9 @@ def _ends(values: Sequence[Any]) -> tuple[list[float | None], list[float | None]
     return [value.low for value in values], [value.high for value in values]
 
 
-def _along_the_stream(block: Block, domains: Sequence[str], traces: Traces) -> "Figure | None":
+def _along_the_stream(lines: Sequence[Line], domains: Sequence[str], traces: Traces) -> "Figure | None":
     """Small multiples: accuracy so far, one panel per domain."""
-    curves = {domain: [(line, running(line, domain, traces)) for line in block.lines] for domain in domains}
+    curves = {domain: [(line, running(line, domain, traces)) for line in lines] for domain in domains}
     drawn = [domain for domain in domains if any(len(curve) > 1 for _, curve in curves[domain])]
     if not drawn:
         return None

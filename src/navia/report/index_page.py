@@ -35,6 +35,7 @@ from navia.report.results import (
     effective_classes,
     how_to_read,
     interval_text,
+    legible,
     rate_sweeps,
     reduction_sweeps,
     running,
@@ -117,7 +118,10 @@ _COST_NOTE = (
     "Cost counts the multiply-accumulates of the forward passes, attention included, and is the same on every computer. "
     "Backward passes are not in it, but in the milliseconds, which hold for the computer of this run only."
 )
-_STREAM_NOTE = "Each point is the share of right answers up to there, the mean over seeds where there are several."
+_STREAM_NOTE = (
+    "Each point is the share of right answers up to there, the mean over seeds where there are several. Of more lines than "
+    "a plot can hold, only the most accurate of each method is drawn."
+)
 
 
 # ---- tables
@@ -233,7 +237,7 @@ def _along_the_stream(table: Table, block: Block, traces: Traces) -> list[str]:
     clock = ", under a clock" if block.lines[0].setting.realtime else ""
     figures = []
     for domain in table.domains:
-        curves = {line.name: running(line, domain, traces) for line in block.lines}
+        curves = {line.name: running(line, domain, traces) for line in legible(table, block)}
         curves = {name: curve for name, curve in curves.items() if curve}
         places = sorted({at for curve in curves.values() for at in curve})
         if len(places) > 1:
@@ -411,7 +415,7 @@ def example_pictures(results: Results) -> Examples:
             rows += _examples_of(table, before)
         except (NaviaError, OSError) as error:
             notes.append(f"No pictures of {table.title}: {error}.")
-    shown = "The same pictures in every row, cropped as the model sees them. They show the data, not how it was answered."
+    shown = "Cropped as the model sees them. They show the data, not how it was answered."
     return rows, " ".join([*([shown] if rows else []), *notes])
 
 

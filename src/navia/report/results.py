@@ -28,6 +28,7 @@ _T95 = (
     2.07961, 2.07387, 2.06866, 2.06390, 2.05954, 2.05553, 2.05183, 2.04841, 2.04523, 2.04227,
 )  # fmt: skip
 _GROUPS = ("noise", "blur", "weather", "digital")
+MOST_CURVES = 16  # in one plot
 COLLAPSE_POINTS = 5.0  # below no adaptation by more than this
 COLLAPSE_SHARE = 0.5  # of the classes that no adaptation answers with
 
@@ -717,6 +718,16 @@ def convergence(table: Table) -> list[Sweep]:
 
 
 # ---- along the stream
+
+
+def legible(table: Table, block: Block) -> list[Line]:
+    """The lines that one plot can hold: all, or of too many the most accurate of each method."""
+    if len(block.lines) <= MOST_CURVES:
+        return list(block.lines)
+    by_method: dict[str, list[Line]] = {}
+    for line in block.lines:
+        by_method.setdefault(line.setting.method, []).append(line)
+    return [max(own, key=lambda line: line.value(table.average).mean or 0.0) for own in by_method.values()]
 
 
 def running(line: Line, domain: str, traces: Mapping[str, Mapping[str, Any]], places: int = 48) -> dict[int, float]:
