@@ -14,6 +14,7 @@ from navia.commands.demo import demo
 from navia.commands.doctor import doctor
 from navia.commands.explain import explain
 from navia.commands.methods import methods
+from navia.commands.report import report
 from navia.commands.run import run
 from navia.commands.stats import stats
 from navia.commands.terminal import console, errors
@@ -26,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, doctor, run, bench, explain, stats, choose, corrupt, cost, tokens, methods):
+for command in (demo, doctor, run, bench, report, explain, stats, choose, corrupt, cost, tokens, methods):
     app.command()(command)
 
 

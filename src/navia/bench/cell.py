@@ -87,7 +87,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         answers = list(run(adapter, loader))
     row = {
         "key": cell.key,
-        **{name: value for name, value in asdict(cell).items() if name not in ("options", "domains")},
+        **{name: value for name, value in asdict(cell).items() if name != "options"},
         "options": options,
         "realtime_ratio": ratio,
         **_scores(answers),
