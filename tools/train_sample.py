@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,12 @@ from torch.nn import functional as F
 from navia.images.sample import CLASSES, FOLDER, MEAN, STD
 from navia.vit.families.timm import embedded_architecture
 
-STAGES = ((1500, 100, 0.75), (4400, 50, 0.75), (500, 50, 0.5), (1100, 50, 0.0))  # steps, images each, patches left out
-RATE, DECAY, WARMUP = 1.5e-3, 0.05, 600
+# Two cycles, each with its top learning rate and stages of (steps, images each, share of the patches left out).
+CYCLES = (
+    (1.5e-3, ((1500, 100, 0.75), (4400, 50, 0.75), (500, 50, 0.5), (1100, 50, 0.0))),
+    (6e-4, ((1000, 100, 0.5), (400, 50, 0.0))),
+)
+DECAY, WARMUP = 0.05, 600
 TEACHER_EPOCHS, TEACHER_BATCH, TEACHER_RATE, TEACHER_WEIGHT = 4, 100, 3e-3, 0.6
 SHIPPED_TEST, SHIPPED_SOURCE = 2000, 256
 
@@ -108,9 +113,10 @@ def mimetic(model: nn.Module) -> None:
     model.pos_embed.data[:, 1:] = torch.cat(codes, dim=1)[None]
 
 
-def rate_at(step: int, done: float) -> float:
-    """Share of the top learning rate: warm-up by steps, then a half cosine over the share of the images seen."""
-    return min((step + 1) / WARMUP, 0.5 * (1 + math.cos(math.pi * done)))
+def cycle(stages: Sequence[tuple[int, int, float]]) -> list[float]:
+    """Share of the top learning rate at each step: a half cosine over the images of the cycle."""
+    seen = list(itertools.accumulate((count for steps, count, _ in stages for _ in range(steps)), initial=0))
+    return [0.5 * (1 + math.cos(math.pi * images / seen[-1])) for images in seen[:-1]]
 
 
 @torch.no_grad()
@@ -132,9 +138,10 @@ def train_teacher(data: dict[str, np.ndarray], work: Path) -> nn.Module:
         return teacher.eval()
     per_epoch = len(data["train_labels"]) // TEACHER_BATCH
     optimiser = torch.optim.AdamW(teacher.parameters(), weight_decay=DECAY)
+    shares = cycle(((TEACHER_EPOCHS * per_epoch, TEACHER_BATCH, 0.0),))
     for step in range(TEACHER_EPOCHS * per_epoch):
         images, labels = batch(data, 1, step * TEACHER_BATCH, TEACHER_BATCH)
-        optimiser.param_groups[0]["lr"] = TEACHER_RATE * rate_at(step, step / (TEACHER_EPOCHS * per_epoch))
+        optimiser.param_groups[0]["lr"] = TEACHER_RATE * shares[step] * min(1.0, (step + 1) / WARMUP)
         loss = F.cross_entropy(teacher(images), labels)
         optimiser.zero_grad()
         loss.backward()
@@ -147,8 +154,9 @@ def train_teacher(data: dict[str, np.ndarray], work: Path) -> nn.Module:
 
 def train(data: dict[str, np.ndarray], work: Path) -> None:
     teacher = train_teacher(data, work)
-    plan = [(count, drop) for steps, count, drop in STAGES for _ in range(steps)]
+    plan = [(count, drop) for _, stages in CYCLES for steps, count, drop in stages for _ in range(steps)]
     before = list(itertools.accumulate((count for count, _ in plan), initial=0))  # images seen before each step
+    rates = [top * share for top, stages in CYCLES for share in cycle(stages)]
     torch.manual_seed(0)
     model = embedded_architecture()
     mimetic(model)
@@ -169,7 +177,7 @@ def train(data: dict[str, np.ndarray], work: Path) -> None:
         count, drop = plan[step]
         images, labels = batch(data, 0, before[step], count)
         for group in optimiser.param_groups:
-            group["lr"] = RATE * rate_at(step, before[step] / before[-1])
+            group["lr"] = rates[step] * min(1.0, (step + 1) / WARMUP)
         with torch.no_grad():
             hints = teacher(images).softmax(1)
         wanted = TEACHER_WEIGHT * hints + (1 - TEACHER_WEIGHT) * F.one_hot(labels, len(CLASSES))

@@ -1,8 +1,5 @@
 """The demonstration's page in a real browser: it sorts, reads out, fits a phone, follows dark mode, and asks nobody."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +8,8 @@ import pytest
 from navia.report.bars import bars
 from navia.report.demo_page import demo_page
 from navia.report.page import Section, page
+from tests.browser.conftest import DESK, PHONE
 from tests.report.made_up import RUNS, story
-
-CHROMIUM = os.environ.get("NAVIA_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-DESK, PHONE = {"width": 1100, "height": 900}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="no browser driver: pip install playwright")
-    if CHROMIUM is None:
-        pytest.skip("no chromium: install it, or set NAVIA_CHROMIUM to the program")
-    with driver.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +17,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     file: Path = tmp_path_factory.mktemp("page") / "demo.html"
     file.write_text(demo_page(story()), encoding="utf-8")
     return file.as_uri()
-
-
-@pytest.fixture
-def opened(browser: Any, address: str) -> Iterator[Any]:
-    """The page on a desk. Whatever a test does, it must leave no error and no request."""
-    context = browser.new_context(viewport=DESK)
-    sheet, complaints, requests = context.new_page(), [], []
-    sheet.on("console", lambda message: complaints.append(message.text))
-    sheet.on("pageerror", lambda error: complaints.append(str(error)))
-    sheet.on("request", lambda request: requests.append(request.url))
-    sheet.goto(address)
-    yield sheet
-    assert complaints == []
-    assert [url for url in requests if url != address and not url.startswith("data:")] == []
-    context.close()
 
 
 def methods(sheet: Any) -> list[str]:

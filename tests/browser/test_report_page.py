@@ -1,8 +1,5 @@
 """The page of a benchmark's results in a real browser. Its numbers are made up."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +7,10 @@ import pytest
 
 from navia.report.index_page import index_page
 from navia.report.results import Results, Table, tabulate
+from tests.browser.conftest import DESK, PHONE
 from tests.report.test_results import made_up, made_up_grid, made_up_traces
 
-CHROMIUM = os.environ.get("NAVIA_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-DESK, PHONE = {"width": 1100, "height": 900}, {"width": 390, "height": 844}
 LINES = ["NoAdapt", "Tent", "align", "ToMe_4", "ToMe_8", "NAVIA_4", "NAVIA_8"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="no browser driver: pip install playwright")
-    if CHROMIUM is None:
-        pytest.skip("no chromium: install it, or set NAVIA_CHROMIUM to the program")
-    with driver.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +26,6 @@ def address(results: Results, tmp_path_factory: pytest.TempPathFactory) -> str:
 def written(file: Path, results: Results, traces: dict[str, Any]) -> str:
     file.write_text(index_page(results, traces), encoding="utf-8")
     return file.as_uri()
-
-
-@pytest.fixture
-def opened(browser: Any, address: str) -> Iterator[Any]:
-    """The page on a desk. Whatever a test does, it must leave no error and no request."""
-    context = browser.new_context(viewport=DESK)
-    sheet, complaints, requests = context.new_page(), [], []
-    sheet.on("console", lambda message: complaints.append(message.text))
-    sheet.on("pageerror", lambda error: complaints.append(str(error)))
-    sheet.on("request", lambda request: requests.append(request.url))
-    sheet.goto(address)
-    yield sheet
-    assert complaints == []
-    assert [url for url in requests if url != address and not url.startswith("data:")] == []
-    context.close()
 
 
 def column_texts(table: Any, heading: str) -> dict[str, str]:

@@ -21,8 +21,9 @@ from navia.commands.report import read_rows, report
 from navia.errors import InputError, SpecError
 from navia.images.corruptions import CORRUPTIONS, names
 from navia.measure.quality import wilson
+from navia.report.examples import example_pictures, seen_as
 from navia.report.figures import figures, save_figures
-from navia.report.index_page import example_pictures, index_page, seen_as
+from navia.report.index_page import index_page
 from navia.report.results import (
     Column,
     Line,

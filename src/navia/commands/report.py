@@ -82,8 +82,9 @@ def write_report(
     results: "Results", traces: dict[str, dict[str, Any]], out: Path, notes: list[str]
 ) -> tuple[list[Path], list[str]]:
     """Everything into `out`: the paths, and what could not be made."""
+    from navia.report.examples import example_pictures
     from navia.report.figures import save_figures
-    from navia.report.index_page import example_pictures, index_page
+    from navia.report.index_page import index_page
     from navia.report.tables import csv_text, latex, page_markdown
 
     problems = []

@@ -1,0 +1,231 @@
+"""Views of one table on the page of results: its numbers, the paper's, cost and time, settings, the stream."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+import numpy as np
+
+from navia.report import page
+from navia.report.figures import RATES, Traces, relative_curves
+from navia.report.lines import Series, lines
+from navia.report.numbers import DASH, shown
+from navia.report.page import Section
+from navia.report.results import (
+    Block,
+    Column,
+    Line,
+    Sweep,
+    Table,
+    Value,
+    convergence,
+    how_to_read,
+    interval_text,
+    legible,
+    rate_sweeps,
+    reduction_sweeps,
+    running,
+)
+from navia.report.scatter import Point, scatter
+from navia.report.svg import beside
+from navia.report.tables import has_paper, paper, paper_note, setting_text
+
+MOST_DOMAINS = 6  # beside each other, with averages and costs
+_COST_NOTE = (
+    "Cost counts the multiply-accumulates of the forward passes, attention included, and is the same on every computer. "
+    "Backward passes are not in it, but in the milliseconds, which hold for the computer of this run only."
+)
+_STREAM_NOTE = (
+    "Each point is the share of right answers up to there, the mean over seeds where there are several. Of more lines than "
+    "a plot can hold, only the most accurate of each method is drawn."
+)
+_GMACS, _MS = Column("gmacs", "gmacs"), Column("ms", "ms")
+
+
+def table_sections(table: Table, traces: Traces, several: bool) -> list[Section]:
+    """A section for each view of a table; where there are several tables, one for each table."""
+    views = list(_views(table, traces))
+    if not several:
+        return views
+    body = "\n".join(spaced(f"{_heading(v.title)}{v.body_html}{page.paragraphs(v.note, 'note')}") for v in views)
+    return [Section(f"Table {table.number}: {table.title}", body)]
+
+
+def _views(table: Table, traces: Traces) -> Iterator[Section]:
+    tables = [_table(table, block, columns, caption) for block in table.blocks for columns, caption in _cuts(table, block)]
+    body = page.paragraphs(setting_text(table)) + "\n".join(map(spaced, tables))
+    yield Section("Accuracy, cost and time", body, unbroken(" ".join(how_to_read(table))))
+    if has_paper(table):
+        yield Section("Beside the paper", _beside_the_paper(table), paper_note(table))
+    plain = [block for block in table.blocks if block.lines[0].setting.adapt_for is None]
+    plots = "".join(_against_cost(table, block) + _against_time(table, block) for block in plain)
+    if plots:
+        yield Section("Accuracy against cost", plots, _COST_NOTE)
+    if swept := [*_sweeps(table)]:
+        yield Section("What settings change", "".join(swept))
+    if curves := [figure for block in plain for figure in _along_the_stream(table, block, traces)]:
+        yield Section("Accuracy as the stream goes on", beside(curves), _STREAM_NOTE)
+
+
+def _heading(title: str) -> str:
+    return f'<h3 style="font-size: 1.02rem; margin-top: 2.6rem">{escape(title)}</h3>'
+
+
+def spaced(html: str) -> str:
+    return f'<div style="margin-bottom: 2.2rem">{html}</div>'
+
+
+def unbroken(text: str) -> str:
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+# ---- tables
+
+
+def _cuts(table: Table, block: Block) -> Iterator[tuple[Sequence[Column], str]]:
+    """The columns of a table, or of two where one would be too wide to see the average: what sums up, then every domain."""
+    if len(table.domains) <= MOST_DOMAINS:
+        yield table.columns, block.title
+        return
+    summed = [column for column in table.columns if column.kind != "domain"]
+    yield summed, block.title
+    yield [column for column in table.columns if column.kind == "domain"], f"{block.title or 'The same'}, domain by domain"
+
+
+def _table(table: Table, block: Block, shown_columns: Sequence[Column], caption: str) -> str:
+    """With a column of published averages beside ours where there are any."""
+    beside_average = table.average in shown_columns and has_paper(table, [table.average])
+    columns = [page.Column("method")]
+    rows = [[page.Cell(line.name, line.name, line.setting.text if line.setting.label else None)] for line in block.lines]
+    for column in shown_columns:
+        columns.append(page.Column(column.title, True, column.better))
+        for line, cells in zip(block.lines, rows, strict=True):
+            cells.append(_cell(line.value(column), column))
+        if column == table.average and beside_average:
+            columns.append(page.Column("paper", True))
+            for line, cells in zip(block.lines, rows, strict=True):
+                cells.append(_published_cell(paper(table, line, column)))
+    return page.table(columns, rows, caption)
+
+
+def _published_cell(value: float | None) -> page.Cell:
+    return page.Cell(value, DASH if value is None else f"{value:.1f}")
+
+
+def _cell(value: Value, column: Column) -> page.Cell:
+    if value.mean is None or not (column.is_accuracy or column.kind == "ece"):
+        return page.Cell(value.mean)
+    return page.Cell(value.mean, f"{value.mean:.1f}", interval_text(value))
+
+
+def _beside_the_paper(table: Table) -> str:
+    """Ours, with the published value below it."""
+    columns = [c for c in table.columns if any(paper(table, line, c) is not None for line in table.lines)]
+    known = [line for line in table.lines if any(paper(table, line, c) is not None for c in columns)]
+    rows = [[page.Cell(line.name), *(_pair(table, line, column) for column in columns)] for line in known]
+    heads = [page.Column("method"), *(page.Column(c.title, True) for c in columns)]
+    return page.table(heads, rows, "Ours, and below in small the paper's")
+
+
+def _pair(table: Table, line: Line, column: Column) -> page.Cell:
+    ours, theirs = line.value(column).mean, paper(table, line, column)
+    small = DASH if theirs is None else f"{theirs:.1f}"
+    return page.Cell(None) if ours is None else page.Cell(ours, f"{ours:.1f}", small)
+
+
+# ---- plots
+
+
+def _against_cost(table: Table, block: Block) -> str:
+    largest = max((cost for line in block.lines if (cost := line.value(_GMACS).mean) is not None), default=0.0)
+    unit, factor = ("GMACs/image", 1.0) if largest >= 1 else ("MMACs/image", 1000.0)
+    return _against(table, block, _GMACS, unit, factor)
+
+
+def _against_time(table: Table, block: Block) -> str:
+    return _against(table, block, _MS, "ms/image", 1.0)
+
+
+def _against(table: Table, block: Block, price: Column, unit: str, factor: float) -> str:
+    if len(block.lines) < 2:
+        return ""
+    points = [_point(table, line, price, factor) for line in block.lines]
+    what = "Accuracy" if table.average.kind == "domain" else f"Mean accuracy over {len(table.average.members)} domains"
+    clock = ", under a clock" if block.lines[0].setting.realtime else ""
+    title = f"{what} against {'multiply-accumulates' if price.kind == 'gmacs' else 'milliseconds'} per image{clock}"
+    return scatter(points, unit, f"{table.average.title}, %", title, front=True)
+
+
+def _point(table: Table, line: Line, price: Column, factor: float) -> Point:
+    x, y = line.value(price).mean, line.value(table.average)
+    detail = {f"{column.title}, %": _told(line.value(column)) for column in _summed_up(table)}
+    detail |= {c.title: shown(line.value(c).mean) for c in table.columns if c.kind in ("ece", "gmacs", "ms")}
+    detail |= {"steps of dense forwards": shown(line.realtime_ratio)} if line.realtime_ratio is not None else {}
+    detail |= {"guard events": str(line.guard_events)} if line.guard_events else {}
+    place = float("nan") if x is None else factor * x, float("nan") if y.mean is None else y.mean
+    group = "no adaptation" if line.setting.method == "none" else line.setting.method
+    return Point(*place, line.name, group, y.low, y.high, detail)
+
+
+def _summed_up(table: Table) -> list[Column]:
+    """The average first, then its parts: the domains, or their groups where these are too many to read."""
+    single = [c for c in table.columns if c.kind == "domain"]
+    parts = single if len(single) <= 6 else [c for c in table.columns if c.kind == "group"]
+    return list(dict.fromkeys([table.average, *parts]))
+
+
+def _told(value: Value) -> str:
+    if value.mean is None:
+        return DASH
+    interval = interval_text(value)
+    return f"{value.mean:.1f}" + ("" if not interval else f" {interval}" if value.interval == "t" else f" ({interval})")
+
+
+def _along_the_stream(table: Table, block: Block, traces: Traces) -> list[str]:
+    clock = ", under a clock" if block.lines[0].setting.realtime else ""
+    figures = []
+    for domain in table.domains:
+        curves = {line.name: running(line, domain, traces) for line in legible(table, block)}
+        curves = {name: curve for name, curve in curves.items() if curve}
+        places = sorted({at for curve in curves.values() for at in curve})
+        if len(places) > 1:
+            series = [Series(name, [curve.get(at, float("nan")) for at in places]) for name, curve in curves.items()]
+            title = domain.replace("_", " ").capitalize() + clock
+            figures.append(lines(series, "images seen", "accuracy so far, %", title, places))
+    return figures
+
+
+def _sweeps(table: Table) -> Iterator[str]:
+    if found := convergence(table):
+        yield _curves(
+            found, table.average, "batches adapted to", "Accuracy on the last third of the stream after so many batches"
+        )
+    for rate in RATES:
+        for sweep in rate_sweeps(table, rate):
+            yield _rate_curves(sweep, rate, table.domains)
+    if found := reduction_sweeps(table):
+        title = "Each method over its reducers"
+        yield _curves(found, table.average, "GMACs/image", title)
+
+
+def _curves(sweeps: Sequence[Sweep], column: Column, x_label: str, title: str) -> str:
+    places = sorted({x for sweep in sweeps for x, _ in sweep.lines})
+    series = []
+    for sweep in sweeps:
+        values = {x: line.value(column).mean for x, line in sweep.lines}
+        series.append(Series(sweep.name, [_number(values.get(x)) for x in places]))
+    return lines(series, x_label, f"{column.title}, %", title, places)
+
+
+def _rate_curves(sweep: Sweep, rate: str, domains: Sequence[str]) -> str:
+    """Over the logarithm, because rates are tried by factors."""
+    positive = Sweep(sweep.name, tuple((x, line) for x, line in sweep.lines if x > 0))
+    curves = relative_curves(positive, domains)
+    series = [Series(domain.replace("_", " "), values) for domain, values in curves.items()]
+    places = [float(np.log10(x)) for x, _ in positive.lines]
+    tried = ", ".join(f"{x:g}" for x, _ in positive.lines)
+    title = f"Sensitivity of {sweep.name} to {rate} ({tried}): 1 is the best of each domain, 0 the worst"
+    return lines(series, f"log10 of {rate}", "relative accuracy", title, places) if series else ""
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,45 @@
+"""Rows of a benchmark -> tables of what may be compared, and in words why the rest may not. Nothing is read or written here.
+
+Two rows stand in one table if everything but the method under test was the same: model and weights, preprocessing, pictures,
+stream, batch, source, and the version of navia. Within a table, lines that answer another question (under a clock, or scored
+after a given number of batches) are blocks of their own: the best of a column is the best of its block.
+"""
+
+from navia.report.results.build import tabulate
+from navia.report.results.collapse import Collapse, collapses, effective_classes
+from navia.report.results.lines import Line
+from navia.report.results.protocol import domain_of, short_path
+from navia.report.results.reading import best, how_to_read, interval_text, texts
+from navia.report.results.stream import legible, running
+from navia.report.results.sweeps import Sweep, convergence, rate_sweeps, reduction_sweeps, relative
+from navia.report.results.tables import Block, Results, Table
+from navia.report.results.values import Column, Row, Value, over_seeds, t95
+
+__all__ = [
+    "Block",
+    "Collapse",
+    "Column",
+    "Line",
+    "Results",
+    "Row",
+    "Sweep",
+    "Table",
+    "Value",
+    "best",
+    "collapses",
+    "convergence",
+    "domain_of",
+    "effective_classes",
+    "how_to_read",
+    "interval_text",
+    "legible",
+    "over_seeds",
+    "rate_sweeps",
+    "reduction_sweeps",
+    "relative",
+    "running",
+    "short_path",
+    "t95",
+    "tabulate",
+    "texts",
+]

@@ -1,0 +1,73 @@
+"""Runs that went wrong: far below no adaptation, caught by the guard, or answering with few classes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from navia.report.numbers import finite
+from navia.report.results.lines import Line
+from navia.report.results.tables import Table
+from navia.report.results.values import Row, percent
+
+COLLAPSE_POINTS = 5.0  # below no adaptation by more than this
+COLLAPSE_SHARE = 0.5  # of the classes that no adaptation answers with
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """A row that went wrong, and why it is thought so. plain: the row without adaptation, if there is one."""
+
+    line: Line
+    domain: str
+    row: Row
+    plain: Row | None
+    reasons: tuple[str, ...]
+
+
+def collapses(table: Table, traces: Mapping[str, Mapping[str, Any]]) -> list[Collapse]:
+    """Rows far below no adaptation, caught by the guard, or answering with few classes; the worst first."""
+    found = []
+    for line in table.lines:
+        for (domain, seed), row in line.rows.items():
+            plain = _plain_row(table, line, domain, seed)
+            reasons = _signs(row, plain, traces) if line.setting.method != "none" else []
+            if reasons:
+                found.append(Collapse(line, domain, row, plain, tuple(reasons)))
+    return sorted(found, key=lambda c: finite(c.row["top1"]) or 0.0)
+
+
+def _plain_row(table: Table, line: Line, domain: str, seed: int) -> Row | None:
+    """No adaptation on the same images: with all tokens, of the same seed where there is one."""
+    others = [
+        other
+        for other in table.lines
+        if other.setting.method == "none" and other.setting.adapt_for == line.setting.adapt_for and other.of(domain)
+    ]
+    others.sort(key=lambda other: other.setting.reduce != "none")
+    return others[0].rows.get((domain, seed), others[0].of(domain)[0]) if others else None
+
+
+def _signs(row: Row, plain: Row | None, traces: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    signs = [f"the guard stepped in {_times(len(row['guard']))}, first in {row['guard'][0]}"] if row["guard"] else []
+    if plain is None:
+        return signs
+    lost = percent(plain["top1"]) - percent(row["top1"])
+    if lost > COLLAPSE_POINTS:
+        signs.append(f"{lost:.1f} points below no adaptation")
+    ours, theirs = (effective_classes(traces.get(r["key"], {}).get("predicted", ())) for r in (row, plain))
+    if ours is not None and theirs is not None and ours < COLLAPSE_SHARE * theirs:
+        signs.append(f"answers with {ours:.1f} classes in effect, no adaptation with {theirs:.1f}")
+    return signs
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def effective_classes(predicted: Sequence[float]) -> float | None:
+    """exp of the entropy of how often each class was answered: 10 for ten equally frequent classes, 1 for a single one."""
+    total = sum(predicted)
+    if total <= 0:
+        return None
+    return math.exp(-sum(count / total * math.log(count / total) for count in predicted if count > 0))

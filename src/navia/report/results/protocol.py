@@ -1,0 +1,131 @@
+"""What may be compared: the protocol that rows share, and in words why others do not."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from navia.errors import InputError
+from navia.images.corruptions import names
+from navia.report.results.values import Row
+
+_FIELDS = (
+    "key", "model", "data", "domain", "corrupted", "severity", "stream", "images", "label_shift", "source_images",
+    "source_path", "method", "reduce", "options", "realtime", "adapt_for", "seed", "batch", "label", "top1", "ece", "low",
+    "high", "gmacs", "ms_per_image", "guard", "fingerprint",
+)  # fmt: skip
+_PRINTS = ("weights", "preprocessing", "data", "pictures", "images", "classes", "reset", "source", "versions")
+
+
+def check(rows: Sequence[Row], where: str) -> None:
+    """Refuse what is no row of `navia bench`, and say which one and why."""
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise InputError(f"line {number} of {where} is no row of `navia bench`: {str(row)[:60]!r}")
+        lost = [name for name in _FIELDS if name not in row]
+        if not lost and isinstance(row["fingerprint"], Mapping):
+            lost = [f"fingerprint.{name}" for name in _PRINTS if name not in row["fingerprint"]]
+            lost += [] if lost or "navia" in row["fingerprint"]["versions"] else ["fingerprint.versions.navia"]
+        elif not lost:
+            lost = ["fingerprint"]
+        if lost:
+            raise InputError(f"line {number} of {where} is no row of `navia bench`: it has no {', '.join(lost[:3])}")
+
+
+def domain_of(row: Row) -> tuple[str, int]:
+    """Name and severity; those of a downloaded ImageNet-C are in the name of the part ("fog/5"). A stream is one domain."""
+    found = re.fullmatch(r"(.+)/([1-5])", row["domain"])
+    if not row["corrupted"] and found and found[1] in names(extra=True):
+        return found[1], int(found[2])
+    return row["domain"] or row["stream"], row["severity"]
+
+
+def protocol_of(row: Row) -> dict[str, Any]:
+    """What rows of one table share."""
+    prints = row["fingerprint"]
+    streamed = {"domains of the stream": tuple(row["domains"])} if not row["domain"] and row.get("domains") else {}
+    return {
+        "model": row["model"],
+        "weights": prints["weights"],
+        "preprocessing": prints["preprocessing"],
+        "data": row["data"],
+        "kind of data": prints["data"],
+        "severity": domain_of(row)[1],
+        "stream": row["stream"],
+        **streamed,
+        "reset policy": prints["reset"],
+        "limit of images": row["images"],
+        "label shift": row["label_shift"],
+        "batch": row["batch"],
+        "number of source images": row["source_images"],
+        "source": row["source_path"] or "clean images of the same data that are not in the stream",
+        "classes": prints["classes"],
+        "version of navia": prints["versions"]["navia"],
+    }
+
+
+@dataclass
+class Kind:
+    """Rows of one protocol whose pictures agree: equal ones for equal domains and seeds."""
+
+    protocol: Mapping[str, Any]
+    pictures: dict[tuple[str, int], str] = field(default_factory=dict)
+    images: dict[str, int] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    def takes(self, row: Row) -> bool:
+        return protocol_of(row) == self.protocol and not self.clash(row)
+
+    def clash(self, row: Row) -> str:
+        """In words what does not agree although the protocol does."""
+        prints, place = row["fingerprint"], _place(row)
+        images = self.images.get(place, prints["images"])
+        if images != prints["images"]:
+            return f"another number of images ({images:,} and {prints['images']:,})"
+        if self.pictures.get((place, row["seed"]), prints["pictures"]) != prints["pictures"]:
+            return f"other pictures or another order of them (seed {row['seed']}{f', {place}' if place else ''})"
+        return ""
+
+    def add(self, row: Row) -> None:
+        self.images[_place(row)] = row["fingerprint"]["images"]
+        self.pictures[_place(row), row["seed"]] = row["fingerprint"]["pictures"]
+        self.rows.append(row)
+
+
+def _place(row: Row) -> str:
+    """Corruptions that are made on the way all come from the same pictures; parts that were found have their own."""
+    return "" if row["corrupted"] else row["domain"]
+
+
+def why_apart(number: int, kinds: Sequence[Kind]) -> str:
+    """What separates a table from the earlier one that is most like it."""
+    kind = kinds[number]
+    reasons = [_reasons(kind, earlier) for earlier in kinds[:number]]
+    nearest = min(range(number), key=lambda i: len(reasons[i]))
+    return f"Table {number + 1} is not comparable with table {nearest + 1}: {'; '.join(reasons[nearest])}."
+
+
+def _reasons(kind: Kind, other: Kind) -> list[str]:
+    keys = dict.fromkeys([*other.protocol, *kind.protocol])
+    pairs = [(key, other.protocol.get(key), kind.protocol.get(key)) for key in keys]
+    found = [f"other {key} ({_both(key, theirs, ours)})" for key, theirs, ours in pairs if theirs != ours]
+    return found or [next(filter(None, map(other.clash, kind.rows)), "other pictures")]
+
+
+def _both(key: str, one: object, other: object) -> str:
+    """Paths by their last parts, unless these are the same."""
+    whole = [value_text(one), value_text(other)]
+    short = [short_path(text) for text in whole] if key in ("model", "data", "source") else whole
+    return " and ".join(whole if short[0] == short[1] else short)
+
+
+def value_text(value: object) -> str:
+    return "not given" if value is None else ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def short_path(path: str) -> str:
+    """The last part of a path, after its "hf:" if it has one: where a folder lies on one computer says nothing elsewhere."""
+    library, colon, place = path.rpartition(":")
+    local = not colon or place.startswith((".", "/", "~"))
+    return f"{library}{colon}{PurePath(place).name or place}" if local else path

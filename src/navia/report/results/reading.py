@@ -1,0 +1,74 @@
+"""A table as it is read: its values as text, which of them is the best, and what they mean."""
+
+from navia.report.numbers import shown_alike
+from navia.report.results.tables import Block, Table
+from navia.report.results.values import Column, Value
+
+
+def texts(block: Block, column: Column) -> list[str]:
+    """The column's values as they are written, line by line."""
+    values = [line.value(column).mean for line in block.lines]
+    if column.is_accuracy or column.kind == "ece":
+        return ["–" if value is None else f"{value:.1f}".replace("-", "−") for value in values]
+    known = {i: value for i, value in enumerate(values) if value is not None}
+    alike = dict(zip(known, shown_alike(list(known.values())), strict=True))
+    return [alike.get(i, "–") for i in range(len(values))]
+
+
+def best(block: Block, column: Column) -> list[bool]:
+    """Which lines read the same as the best one; none where all do, because a difference that is not shown is none."""
+    values = [line.value(column).mean for line in block.lines]
+    known = [(value, i) for i, value in enumerate(values) if value is not None]
+    if len(known) < 2:
+        return [False] * len(values)
+    written = texts(block, column)
+    top = (max if column.better == "high" else min)(known)[1]
+    marks = [text == written[top] for text in written]
+    return marks if any(not marks[i] for _, i in known) else [False] * len(values)
+
+
+def interval_text(value: Value) -> str:
+    """'± 0.4' over seeds, '58.1–64.3' of one row."""
+    if value.mean is None or value.low is None or value.high is None:
+        return ""
+    return f"± {value.high - value.mean:.1f}" if value.interval == "t" else f"{value.low:.1f}–{value.high:.1f}"
+
+
+def how_to_read(table: Table) -> list[str]:
+    """What the numbers of a table are, in sentences."""
+    kinds = {line.value(column).interval for line in table.lines for column in table.columns if column.is_accuracy}
+    said = ["Top-1 accuracy in percent; every answer was given before the model had learned from its image."]
+    if "t" in kinds:
+        said.append(
+            f"± is the 95 % interval of the mean over seeds (orders of the stream), by Student's t; {_seed_counts(table)}."
+        )
+    if "wilson" in kinds:
+        said.append("A range is the 95 % Wilson interval of a single run over its images.")
+        if any(column.kind == "average" for column in table.columns):
+            said.append("Averages of single runs have none: domains that share their images are not independent.")
+    said.append("Bold is the best of a column. ECE is over 15 bins. GMACs are of the forward passes for one image.")
+    if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
+        said.append("Times of lines that are scored on the last third are those of answering alone.")
+    return [*said, *_mixed_clocks(table), *_repeats(table)]
+
+
+def _seed_counts(table: Table) -> str:
+    counts = sorted({len(line.of(domain)) for line in table.lines for domain in table.domains} - {0, 1})
+    return f"{' or '.join(map(str, counts))} seeds"
+
+
+def _mixed_clocks(table: Table) -> list[str]:
+    """Times depend on what accuracies hardly do."""
+    prints = [row["fingerprint"] for row in table.rows]
+    threads = {str(p.get("threads")) for p in prints}
+    versions = {str(p["versions"].get("torch")) for p in prints}
+    differing = [
+        name for name, found in (("numbers of threads", threads), ("versions of torch", versions)) if len(found) > 1
+    ]
+    return [f"Rows ran with different {' and '.join(differing)}: do not compare their times."] if differing else []
+
+
+def _repeats(table: Table) -> list[str]:
+    if not table.repeated:
+        return []
+    return [f"Run more than once with another result, the last one is shown: {', '.join(table.repeated)}."]

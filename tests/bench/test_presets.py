@@ -1,0 +1,34 @@
+"""Every preset of the paper end to end on the embedded sample, small: cells, rows, report."""
+
+from pathlib import Path
+
+import pytest
+
+from navia.bench.grid import cells, run_grid
+from navia.bench.presets import named, presets
+from navia.bench.store import Store
+from navia.spec import Spec
+from tests.test_cli import invoke
+
+
+def small(name: str) -> Spec:
+    """One corruption and 24 images in batches of 8; the convergence preset adapts to 1 and 2 batches instead of hundreds."""
+    spec = named(name).scaled(model="embedded", data="embedded", corruptions=["contrast"], severity=1, images=24, batch=8)
+    spec = spec.model_copy(update={"source": spec.source.model_copy(update={"path": None})})
+    runs = [run.model_copy(update={"adapt_for": (1, 2)}) if run.adapt_for != (None,) else run for run in spec.runs]
+    if name == "paper-tradeoff":
+        runs = [run.model_copy(update={"reduce": ("tome:16",)}) for run in runs]
+    return spec.model_copy(update={"runs": tuple(runs)})
+
+
+@pytest.mark.parametrize("name", presets())
+def test_preset(name: str, tmp_path: Path) -> None:
+    spec, store = small(name), Store(tmp_path)
+    rows = [done.row for done in run_grid(spec, store)]
+    assert len(rows) == len(cells(spec)) == len(store.rows())
+    assert all(0 <= row["top1"] <= 1 and row["gmacs"] > 0 for row in rows)
+    result = invoke("report", str(tmp_path), "--json")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "report" / "index.html").read_text()
+    for row in rows:
+        assert row["method"] in page or row["label"] in page
