@@ -1,6 +1,7 @@
 """Fixtures that every test may use: small models of all families, golden data, the real weights where they are present."""
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ import navia  # noqa: E402
 from navia.images import sample  # noqa: E402
 from tests import families  # noqa: E402
 
+# Started in the background, the test run ignores Ctrl-C and so would the programs that it starts to interrupt them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # the workers of the test run share the cores; more threads would wait for each other
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from navia.images.domain import Collection, Domain
     from navia.vit.vit import ViT
 
-SHIFTS = ("gaussian_noise", "contrast", "fog")
+SHIFTS = ("gaussian_noise", "contrast", "brightness")  # those that need numpy alone
 
 
 def demo(
@@ -42,10 +42,10 @@ def demo(
         str, typer.Option(help="Your own clean images in class folders (64 of them become the source).")
     ] = "embedded",
     corruption: Annotated[list[str] | None, typer.Option(help="Which shifts to show, e.g. fog; repeatable.")] = None,
-    severity: Annotated[int, typer.Option(help="Of the shifts.", min=1, max=5)] = 3,
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.")] = "tome:13",
+    severity: Annotated[int, typer.Option(help="Of the shifts.", min=1, max=5)] = 2,
+    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.")] = "tome:24",
     count: Annotated[int, typer.Option(help="Images per shift.", min=64)] = 512,
-    batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
+    batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 16,
     seed: Annotated[int, typer.Option(help="Order of the images.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("navia-demo.html"),
     crop_only: CropOnlyOption = False,
@@ -55,7 +55,7 @@ def demo(
 
     Every number is computed here and now. With --model and --images the same story is told on your own ViT:
 
-        navia demo --model timm:deit_tiny_patch16_224 --images imagenet/val --reduce tome:8 --severity 5
+        navia demo --model timm:deit_tiny_patch16_224 --images imagenet/val --reduce tome:8 --severity 5 --batch 64
     """
     from navia.bench.demo import PLAIN, run_demo
 
@@ -156,7 +156,7 @@ def _next_steps(model: str, images: str) -> list[tuple[str, str]]:
     return [
         (
             "The same on your own model and clean images in class folders:",
-            f"navia demo {own} --images FOLDER --reduce tome:8 --severity 5",
+            f"navia demo {own} --images FOLDER --reduce tome:8 --severity 5 --batch 64",
         ),
         (
             "Adapt on a folder of images from the field:",
