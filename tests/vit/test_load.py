@@ -44,7 +44,7 @@ def test_torchvision_by_name() -> None:
 
 def test_embedded_by_name() -> None:
     vit = navia.load("embedded")
-    assert (vit.library, vit.depth, vit.dim, vit.heads, vit.num_classes) == ("timm", 12, 64, 4, 10)
+    assert (vit.library, vit.depth, vit.dim, vit.heads, vit.num_classes) == ("timm", 12, 64, 2, 10)
     assert (vit.in_chans, vit.image_size, vit.preprocessing.size) == (1, (28, 28), (28, 28))
     assert not vit.training
     assert torch.equal(navia.load("embedded").model.state_dict()["head.weight"], vit.model.state_dict()["head.weight"])

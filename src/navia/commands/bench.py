@@ -69,7 +69,11 @@ def bench(
     if as_json:
         print_json(rows)
         return
-    console.print(f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}", markup=False)
+    console.print(
+        f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:

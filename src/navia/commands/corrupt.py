@@ -98,4 +98,6 @@ def _say(summary: "Summary", out: Path, as_json: bool) -> None:
         return
     kept = f", {summary.kept} were there already" if summary.kept else ""
     left_out = f", {len(summary.unreadable)} images left out" if summary.unreadable else ""
-    console.print(f"{summary.written} files written in {summary.seconds:.0f} s{kept}{left_out} -> {out}", markup=False)
+    console.print(
+        f"{summary.written} files written in {summary.seconds:.0f} s{kept}{left_out} -> {out}", markup=False, soft_wrap=True
+    )

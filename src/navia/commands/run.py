@@ -226,7 +226,7 @@ def _answer(adapter: "Adapter", predictions: "Predictions", batches: "Iterable[B
 
 def _print_summary(vit: "ViT", predictions: "Predictions", scores: "dict[str, Score]", out: Path, save: Path | None) -> None:
     progress = predictions.progress
-    console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False)
+    console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False, soft_wrap=True)
     table = Table("part", "images", "top-1", "95 %", "ECE", "mean entropy")
     for name, score in scores.items():
         cells = ["", "", ""]
@@ -235,10 +235,10 @@ def _print_summary(vit: "ViT", predictions: "Predictions", scores: "dict[str, Sc
         table.add_row(name or "all", f"{score.images:,}", *cells, f"{score.entropy:.3f}")
     console.print(table)
     pace = 1000 * progress.seconds / max(1, scores[""].images)
-    console.print(f"{pace:.1f} ms per image for answer and update -> {out}", markup=False)
+    console.print(f"{pace:.1f} ms per image for answer and update -> {out}", markup=False, soft_wrap=True)
     for line in progress.guard:
-        console.print(f"guard, {line}", markup=False)
+        console.print(f"guard, {line}", markup=False, soft_wrap=True)
     for name, why in progress.unreadable:
-        console.print(f"left out: {name} ({why})", markup=False)
+        console.print(f"left out: {name} ({why})", markup=False, soft_wrap=True)
     if save:
-        console.print(f"adapted state -> {save}", markup=False)
+        console.print(f"adapted state -> {save}", markup=False, soft_wrap=True)

@@ -38,5 +38,7 @@ def stats(
     if as_json:
         print_json(dataclasses.asdict(source.provenance))
         return
-    console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False)
-    console.print(f"{source.provenance.count} images, reducer {source.provenance.reduce} -> {out}", markup=False)
+    console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False, soft_wrap=True)
+    console.print(
+        f"{source.provenance.count} images, reducer {source.provenance.reduce} -> {out}", markup=False, soft_wrap=True
+    )
