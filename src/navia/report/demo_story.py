@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from navia import __version__
@@ -13,7 +12,7 @@ from navia.report.demo_page import DemoRow, DemoStory, answers
 from navia.report.page import PictureRow
 from navia.vit.vit import ViT
 
-SHOWN = 6
+SHOWN = 5
 
 
 def demo_story(
@@ -21,16 +20,19 @@ def demo_story(
     images: int, batch: int, seed: int, names: Sequence[str] | None, next_steps: Sequence[tuple[str, str]],
 ) -> DemoStory:  # fmt: skip
     """names: of the classes that the model answers with."""
-    severity = domains[0].severity
+    severity, shots = domains[0].severity, _last_shots(domains[0], seed, images)
     shifts = ", ".join(_readable(domain.name) for domain in domains)
     return DemoStory(
         model=vit.name,
         title="navia: what shift costs, and what adaptation gives back",
-        lead=f"{vit.name} was trained on clean pictures. Here it meets shifted ones ({shifts}, severity {severity} of 5) "
-        "and adapts to them without labels, with all of its tokens and with fewer.",
+        lead=f"A Vision Transformer ({vit.name}) was trained on clean pictures. Here it meets shifted ones ({shifts}, "
+        f"severity {severity} of 5) and adapts to them without labels, with all of its tokens and with fewer.",
         images=images,
         batch=batch,
-        examples=[_examples(vit, rows, domain, seed, images, names) for domain in domains],
+        examples=[
+            _clean_examples(vit, domains[0], shots, names),
+            *(_examples(vit, rows, domain, shots, names) for domain in domains),
+        ],
         rows=[_row(row, domains, batch) for row in rows],
         protocol=_protocol(vit, domains, images, batch, seed),
         next_steps=next_steps,
@@ -58,21 +60,30 @@ def _shares(right: torch.Tensor, batch: int) -> list[float]:
     return [part.double().mean().item() for part in right.split(batch)]
 
 
-def _examples(
-    vit: ViT, rows: Sequence[Row], domain: Domain, seed: int, images: int, names: Sequence[str] | None
-) -> PictureRow:
-    """The last pictures of the stream, when adaptation has had its time: as they were and as the model met them."""
-    plain, adapted = rows[0].answers[domain.name], rows[-1].answers[domain.name]
-    shots = make_stream([domain], seed=seed, limit=images).stretches[0].shots[:, 1]
+def _clean_examples(vit: ViT, domain: Domain, shots: Sequence[int], names: Sequence[str] | None) -> PictureRow:
     clean = Domain("clean", domain.collection)
-    pictures: list[np.ndarray] = []
-    captions: list[str] = []
-    for i in range(len(shots) - SHOWN, len(shots)):
-        position = int(shots[i])
-        called = [str(k) if names is None else names[k] for k in (domain.label(position), int(plain[i]), int(adapted[i]))]
-        pictures += [clean.picture(position, vit.preprocessing), domain.picture(position, vit.preprocessing)]
-        captions += [f"{called[0]}, clean", answers(*called)]
-    return PictureRow(_readable(domain.name), pictures, captions)
+    called = [_name(domain.label(position), names) for position in shots]
+    return PictureRow("clean", [clean.picture(position, vit.preprocessing) for position in shots], called)
+
+
+def _examples(
+    vit: ViT, rows: Sequence[Row], domain: Domain, shots: Sequence[int], names: Sequence[str] | None
+) -> PictureRow:
+    """The pictures as the model met them, with its answers before and after."""
+    plain, adapted = (row.answers[domain.name][-len(shots) :].tolist() for row in (rows[0], rows[-1]))
+    told = zip((domain.label(position) for position in shots), plain, adapted, strict=True)
+    captions = [answers(*(_name(label, names) for label in labels)) for labels in told]
+    return PictureRow(_readable(domain.name), [domain.picture(position, vit.preprocessing) for position in shots], captions)
+
+
+def _last_shots(domain: Domain, seed: int, images: int) -> list[int]:
+    """The last pictures of the stream, when adaptation has had its time; the same ones in every domain."""
+    shots = make_stream([domain], seed=seed, limit=images).stretches[0].shots[-SHOWN:, 1]
+    return [int(position) for position in shots]
+
+
+def _name(label: int, names: Sequence[str] | None) -> str:
+    return str(label) if names is None else names[label]
 
 
 def _protocol(vit: ViT, domains: Sequence[Domain], images: int, batch: int, seed: int) -> dict[str, str]:
