@@ -130,6 +130,7 @@ def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:
     assert [row["method"] for row in rows] == ["none", "tent", "align", "align", "navia"]
     assert [row["reduce"] == "none" for row in rows] == [True, True, True, False, False]
     assert rows[-1]["gmacs"] < rows[0]["gmacs"]
+    assert rows[2]["top1"]["contrast"] > rows[0]["top1"]["contrast"] + 0.05  # 31 % and 41 %
     for row in rows:
         assert set(row["top1"]) == {"contrast", "fog"}
         low, high = row["interval"]["fog"]
