@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from navia.spec import parse_spec
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
@@ -18,6 +20,13 @@ def test_snippets(page: Path) -> None:
     for block in blocks:
         if not block.startswith("# torchrun"):
             exec(compile(block, page.name, "exec"), names)
+
+
+def test_specs_in_the_documentation_are_valid() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "benchmarks.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        assert parse_spec(block, "benchmarks.md").runs
 
 
 def test_links_point_somewhere() -> None:
