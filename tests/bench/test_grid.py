@@ -26,7 +26,7 @@ runs:
 seeds: [0]
 batch: 16
 """
-VARYING = ("ms_per_image", "finished", "wall_seconds", "realtime_ratio")
+VARYING = ("ms_per_image", "peak_mib", "finished", "wall_seconds", "realtime_ratio")
 
 
 def same(row: dict[str, Any]) -> dict[str, Any]:

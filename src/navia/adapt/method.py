@@ -47,6 +47,12 @@ class Options:
         return cls(**given)
 
 
+def changed_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what differs from the method's defaults: an option spelled out and one left out are the same run."""
+    usual = METHODS.get(method).Options()
+    return {name: value for name, value in given.items() if value != getattr(usual, name)}
+
+
 @dataclass(frozen=True)
 class Sgd(Options):
     """lr, momentum: stochastic gradient descent, v <- momentum v + g, p <- p - lr v."""

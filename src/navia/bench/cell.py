@@ -23,6 +23,7 @@ from navia.bench.run import Answered, adapt_then_score, run
 from navia.images.loader import Loader
 from navia.images.open import Opened, leave_out_source, open_domains
 from navia.images.streams import Stream, make_stream
+from navia.measure.clock import peak_memory
 from navia.measure.cost import cost
 from navia.measure.quality import ece, nll, top_k, wilson
 from navia.vit.labels import class_names
@@ -80,11 +81,13 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
     started = time.time()
     ratio = step_ratio(vit, adapter, next(iter(loader)).images) if cell.realtime else None
     if ratio is not None:
-        answers = list(on_the_clock(adapter, loader, ratio))
+        stream_of_answers = on_the_clock(adapter, loader, ratio)
     elif cell.adapt_for is not None:
-        answers = list(adapt_then_score(adapter, loader, cell.adapt_for))
+        stream_of_answers = adapt_then_score(adapter, loader, cell.adapt_for)
     else:
-        answers = list(run(adapter, loader))
+        stream_of_answers = run(adapter, loader)
+    answers: list[Answered] = []
+    peak_mib = peak_memory(lambda: answers.extend(stream_of_answers), vit.cls_token.device)
     row = {
         "key": cell.key,
         **{name: value for name, value in asdict(cell).items() if name != "options"},
@@ -92,6 +95,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         "realtime_ratio": ratio,
         **_scores(answers),
         **_costs(vit, cell, answers),
+        "peak_mib": peak_mib,
         "guard": [f"batch {a.batch.number}: {a.step.guard}" for a in answers if a.step.guard],
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
         "wall_seconds": time.time() - started,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navia.adapt.method import METHODS
+from navia.adapt.method import METHODS, changed_options
 from navia.bench.cell import Cell, run_cell
 from navia.bench.store import Store
 from navia.errors import SpecError
@@ -37,7 +37,7 @@ def cells(spec: Spec) -> list[Cell]:
             crop_only=model.crop_only,
             data=data.path,
             domain=domain,
-            domains=_domain_names(data),
+            domains=(domain,) if data.stream == "reset" else _domain_names(data),
             corrupted=bool(data.corruptions),
             severity=data.severity if data.corruptions else 0,
             stream=data.stream,
@@ -47,7 +47,7 @@ def cells(spec: Spec) -> list[Cell]:
             source_path=spec.source.path,
             method=method,
             reduce=reduce,
-            options=json.dumps(run.options, sort_keys=True),
+            options=json.dumps(changed_options(method, run.options), sort_keys=True),
             realtime=run.realtime,
             adapt_for=adapt_for,
             seed=seed,

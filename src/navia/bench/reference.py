@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from navia.adapt.method import changed_options
 from navia.errors import SpecError
 
 TABLES = ("table1", "table2", "ablation", "layers", "tokens")
@@ -76,6 +77,6 @@ def _labels() -> dict[tuple[str, str, str], str]:
             if run.label in known:
                 for method in run.method:
                     for reduce in run.reduce:
-                        place = (method, str(parse(reduce)), json.dumps(run.options, sort_keys=True))
+                        place = (method, str(parse(reduce)), json.dumps(changed_options(method, run.options), sort_keys=True))
                         found.setdefault(place, str(run.label))
     return found

@@ -1,5 +1,7 @@
 """Latency and peak memory of real runs."""
 
+import ctypes
+import gc
 import resource
 import time
 from collections.abc import Callable
@@ -70,11 +72,20 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
 
 def _reset_peak_resident() -> float:
     """Start a new peak count where the system allows it; the resident size now, in KiB."""
+    _return_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _status("VmRSS")
     except OSError:
         return _peak_resident()
+
+
+def _return_freed_memory() -> None:
+    """What the allocator keeps from earlier work would hide what the next work needs. Only glibc can be asked."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _peak_resident() -> float:

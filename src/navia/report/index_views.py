@@ -158,7 +158,7 @@ def _against(table: Table, block: Block, price: Column, unit: str, factor: float
 def _point(table: Table, line: Line, price: Column, factor: float) -> Point:
     x, y = line.value(price).mean, line.value(table.average)
     detail = {f"{column.title}, %": _told(line.value(column)) for column in _summed_up(table)}
-    detail |= {c.title: shown(line.value(c).mean) for c in table.columns if c.kind in ("ece", "gmacs", "ms")}
+    detail |= {c.title: shown(line.value(c).mean) for c in table.columns if c.kind in ("ece", "gmacs", "ms", "memory")}
     detail |= {"steps of dense forwards": shown(line.realtime_ratio)} if line.realtime_ratio is not None else {}
     detail |= {"guard events": str(line.guard_events)} if line.guard_events else {}
     place = float("nan") if x is None else factor * x, float("nan") if y.mean is None else y.mean

@@ -78,8 +78,8 @@ class Line:
             return self._mean_accuracy(column.members)
         if column.kind == "ece":
             return self._mean_ece(column.members)
-        field_name = {"gmacs": "gmacs", "ms": "ms_per_image"}[column.kind]
-        known = [value for row in self.rows.values() if (value := finite(row[field_name])) is not None]
+        field_name = {"gmacs": "gmacs", "ms": "ms_per_image", "memory": "peak_mib"}[column.kind]
+        known = [value for row in self.rows.values() if (value := finite(row.get(field_name))) is not None]
         return Value(statistics.median(known)) if known else Value()
 
     def _mean_accuracy(self, members: Sequence[str]) -> Value:

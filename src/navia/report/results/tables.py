@@ -120,4 +120,5 @@ def _columns(domains: Sequence[str]) -> list[Column]:
         Column("ece", "ece", averaged),
         Column("gmacs", "gmacs"),
         Column("ms", "ms"),
+        Column("memory", "memory"),
     ]

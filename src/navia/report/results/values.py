@@ -32,9 +32,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Column:
-    """kind: domain (one corruption or part), group and average (means over `members`), ece, gmacs, ms."""
+    """kind: domain (one corruption or part), group and average (means over `members`), ece, gmacs, ms, memory."""
 
-    kind: Literal["domain", "group", "average", "ece", "gmacs", "ms"]
+    kind: Literal["domain", "group", "average", "ece", "gmacs", "ms", "memory"]
     name: str
     members: tuple[str, ...] = ()
 
@@ -48,7 +48,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        titles = {"ece": "ECE, %", "gmacs": "GMACs", "ms": "ms/image"}
+        titles = {"ece": "ECE, %", "gmacs": "GMACs", "ms": "ms/image", "memory": "peak MiB"}
         return titles.get(self.kind) or self.name.replace("_", " ")
 
 
