@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
 
 from navia.errors import SpecError
 from navia.images.corruptions import names as corruption_names
+
+_MOST_CLASSES = 20  # that a picture can tell apart
 
 
 def _listed(value: Any) -> Any:
@@ -70,9 +72,27 @@ class SourceSpec(_Strict):
     path: str | None = None
 
 
+class TsneSpec(_Strict):
+    """blocks: whose CLS features are laid out, counted from 0. classes: of the model, by number; by default the 8 most
+    frequent. or_frequent: these too where the model or the pictures lack one of `classes`, which is an error otherwise."""
+
+    blocks: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    classes: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=2, max_length=_MOST_CLASSES)
+    or_frequent: bool = False
+
+    @pydantic.field_validator("blocks", "classes")
+    @classmethod
+    def _once(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        twice = sorted({number for number in value or () if (value or ()).count(number) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(str, twice))} is there twice")
+        return value
+
+
 class RunSpec(_Strict):
     """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model. adapt_for: adapt
-    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure)."""
+    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). tsne: also
+    lay out the CLS features of that last third."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)]
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("none",)
@@ -80,6 +100,13 @@ class RunSpec(_Strict):
     label: str | None = None
     realtime: bool = False
     adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
+    tsne: TsneSpec | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _held_out(self) -> "RunSpec":
+        if self.tsne is not None and (self.realtime or None in self.adapt_for):
+            raise ValueError("tsne shows the last third of the stream once nothing adapts: give adapt_for, and no realtime")
+        return self
 
 
 class Spec(_Strict):
@@ -105,7 +132,8 @@ class Spec(_Strict):
         seeds: list[int] | None = None,
         batch: int | None = None,
     ) -> "Spec":
-        """The same with other models, data or sizes: what is None stays."""
+        """The same with other models, data or sizes: what is None stays. The classes of a t-SNE are those of the model and the
+        data that they were chosen for: where others lack one, the most frequent are shown instead."""
         if (checkpoint or crop_only) and model is None:
             raise SpecError("checkpoint and crop_only belong to a model: give its name too")
         values = self.model_dump()
@@ -114,7 +142,11 @@ class Spec(_Strict):
         given = {"path": data, "corruptions": corruptions, "severity": severity, "images": images}
         changes = {key: value for key, value in given.items() if value is not None}
         values["data"] = [{**part, **changes} for part in values["data"]]
-        if source is not None:
+        if model is not None or data is not None or images is not None:
+            for run in values["runs"]:
+                if run["tsne"] is not None and run["tsne"]["classes"] is not None:
+                    run["tsne"]["or_frequent"] = True
+        if source is not None or data == "embedded":  # the embedded sample has source images of its own
             values["source"]["path"] = source
         if seeds:
             values["seeds"] = seeds

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -124,6 +124,7 @@ class Method(ABC):
         self.vit = private_copy(vit, self.tuned(vit, options))
         self.generator = torch.Generator().manual_seed(seed)
         self.seed = seed
+        self.breathe: Callable[[], None] | None = None  # see vit.forward.run
         self.memory: dict[str, Any] = {}
         self.parameters: dict[str, nn.Parameter] = {
             name: p for name, p in self.vit.model.named_parameters() if p.requires_grad
@@ -187,7 +188,9 @@ class Method(ABC):
         return math.log(self.num_classes)
 
     def walk(self, images: Tensor, features: bool = False) -> Outcome:
-        return run(self.vit, images, self.reduce, touch=self.touch(), classes=self.classes, features=features)
+        return run(
+            self.vit, images, self.reduce, touch=self.touch(), classes=self.classes, features=features, breathe=self.breathe
+        )
 
     def look_with_gradient(self, images: Tensor, features: bool = False) -> Look:
         with torch.enable_grad():

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from navia import __version__
-from navia.adapt.adapter import Adapter, adapt
+from navia.adapt.adapter import adapt
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceStatistics
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
+from navia.bench.tsne import Tsne, look, shown
 from navia.images.loader import Loader
 from navia.images.open import Opened, leave_out_source, open_domains
 from navia.images.streams import Stream, make_stream
@@ -56,11 +57,14 @@ class Cell:
     seed: int
     batch: int
     label: str | None = field(default=None, compare=False)
+    tsne: Tsne | None = None
 
     @property
     def key(self) -> str:
         values = asdict(self)
         values.pop("label")
+        if self.tsne is None:  # the rows of cells without one have had their keys since before there was any
+            values.pop("tsne")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -78,6 +82,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
     options = json.loads(cell.options)
     adapter = adapt(vit, cell.method, cell.reduce, source, classes=opened.classes, seed=2020 + cell.seed, **options)
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
+    pictures = None if cell.tsne is None else shown(cell.tsne, vit, opened, loader)
     started = time.time()
     ratio = step_ratio(vit, adapter, next(iter(loader)).images) if cell.realtime else None
     if ratio is not None:
@@ -101,7 +106,10 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         "wall_seconds": time.time() - started,
         "fingerprint": _fingerprint(vit, cell, opened, stream, source),
     }
-    return row, _trace(answers, adapter)
+    trace = _trace(answers)
+    if pictures is not None:
+        trace["tsne"] = look(adapter, pictures, cell.batch, workers)
+    return row, trace
 
 
 @functools.lru_cache(maxsize=2)
@@ -152,7 +160,7 @@ def _costs(vit: ViT, cell: Cell, answers: Sequence[Answered]) -> dict[str, Any]:
     }
 
 
-def _trace(answers: Sequence[Answered], adapter: Adapter) -> dict[str, Any]:
+def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
     """What the report draws: per batch right answers, entropy, discrepancy; and which classes were answered."""
     classes = torch.cat([a.logits for a in answers]).shape[1]
     predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1) for a in answers]), minlength=classes)

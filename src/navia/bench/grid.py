@@ -10,8 +10,10 @@ from typing import Any
 from navia.adapt.method import METHODS, changed_options
 from navia.bench.cell import Cell, run_cell
 from navia.bench.store import Store
+from navia.bench.tsne import Tsne
 from navia.errors import SpecError
 from navia.images.layouts import recognise
+from navia.measure.tsne import check_installed
 from navia.reduce import parse
 from navia.spec import DataSpec, RunSpec, Spec
 
@@ -30,6 +32,8 @@ class Done:
 
 def cells(spec: Spec) -> list[Cell]:
     """Every combination, domain by domain, so that rows that are compared come one after the other."""
+    if any(run.tsne for run in spec.runs):
+        check_installed()
     found = [
         Cell(
             model=model.name,
@@ -53,6 +57,7 @@ def cells(spec: Spec) -> list[Cell]:
             seed=seed,
             batch=spec.batch,
             label=run.label,
+            tsne=None if run.tsne is None else Tsne(**run.tsne.model_dump()),
         )
         for model in spec.models
         for data in spec.data
@@ -61,14 +66,15 @@ def cells(spec: Spec) -> list[Cell]:
         for run in spec.runs
         for method, reduce in _pairs(run)
         for adapt_for in run.adapt_for
-        if seed == spec.seeds[0] or not _order_free(method, data)
+        if seed == spec.seeds[0] or not _order_free(method, data, adapt_for)
     ]
     return list(dict.fromkeys(found))
 
 
-def _order_free(method: str, data: DataSpec) -> bool:
-    """Without adaptation the order of the same images changes nothing: one seed is enough."""
-    return method == "none" and data.images is None and data.stream == "reset"
+def _order_free(method: str, data: DataSpec, adapt_for: int | None) -> bool:
+    """Without adaptation the order of the same images changes nothing, unless it decides which are scored: one seed is
+    enough."""
+    return method == "none" and data.images is None and data.stream == "reset" and adapt_for is None
 
 
 def _domain_names(data: DataSpec) -> tuple[str, ...]:

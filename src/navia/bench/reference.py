@@ -77,6 +77,10 @@ def _labels() -> dict[tuple[str, str, str], str]:
             if run.label in known:
                 for method in run.method:
                     for reduce in run.reduce:
-                        place = (method, str(parse(reduce)), json.dumps(changed_options(method, run.options), sort_keys=True))
+                        place = (
+                            method,
+                            str(parse(reduce)),
+                            json.dumps(changed_options(method, run.options), sort_keys=True),
+                        )
                         found.setdefault(place, str(run.label))
     return found

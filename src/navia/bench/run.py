@@ -33,7 +33,7 @@ def run(adapter: Adapter, batches: Iterable[Batch]) -> Iterator[Answered]:
 
 def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[Answered]:
     """Adapt to the first `count` batches, then answer the last third of the stream in the state that was reached."""
-    held_out = len(loader) * 2 // 3
+    held_out = held_out_from(loader)
     if not 0 < count <= held_out:
         raise SpecError(f"{count} batches to adapt to, but only {held_out} come before the last third of the stream")
     device = adapter.source_vit.cls_token.device
@@ -42,6 +42,11 @@ def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[A
             adapter(batch.images.to(device))
         elif number >= held_out:
             yield answer_only(adapter, batch, "scored only")
+
+
+def held_out_from(loader: Loader) -> int:
+    """The number of the first batch of the last third."""
+    return len(loader) * 2 // 3
 
 
 def answer_only(adapter: Adapter, batch: Batch, note: str) -> Answered:

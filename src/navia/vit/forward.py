@@ -4,9 +4,9 @@ Every method and every reducer runs through `run`. What a method puts in comes a
 `Outcome`; nothing is kept on the modules between or during calls.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -62,8 +62,13 @@ def run(
     keys: bool = False,
     attention: bool = False,
     trace: bool = False,
+    breathe: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Walk `images` [B, C, H, W] through the model. Inputs are taken as checked (`ViT.check_images`, `ViT.class_mask`)."""
+    """Walk `images` [B, C, H, W] through the model. Inputs are taken as checked (`ViT.check_images`, `ViT.class_mask`).
+
+    breathe: called twice in every block, and again where the gradient comes back through it, so that long work on many
+    images can step aside for a moment.
+    """
     reduce = reduce or NoReduction()
     touch = touch or Touch()
     _check_touch(vit, touch)
@@ -88,12 +93,12 @@ def run(
             mean_keys(k) if keys or (r and reduce.needs_keys) else None,
             cls_attention(q, k) if attention or (r and reduce.needs_cls_attention) else None,
         )
-        tokens = _add(tokens, vit.project(layer, attended, normed), reuse)
+        tokens = _breath(_add(tokens, vit.project(layer, attended, normed), reuse), breathe)
         if r:
             tokens = reduce.step(tokens, r, seen, layer, vit.depth)
         if touch.bias_position == "post_merge":
             tokens = _bias(tokens, touch.cls_bias.get(layer))
-        tokens = _add(tokens, vit.mlp(layer, tokens.values), reuse)
+        tokens = _breath(_add(tokens, vit.mlp(layer, tokens.values), reuse), breathe)
         counts.append(tokens.length)
         if keys and seen.keys is not None:
             all_keys.append(seen.keys)
@@ -138,6 +143,30 @@ def _add(tokens: Tokens, update: Tensor, reuse: bool) -> Tokens:
     """The residual sum; with `reuse` it is written into `update`, which saves an allocation per half block."""
     values = tokens.values
     return tokens._replace(values=update.add_(values) if reuse and update.dtype == values.dtype else values + update)
+
+
+def _breath(tokens: Tokens, breathe: Callable[[], None] | None) -> Tokens:
+    if breathe is None:
+        return tokens
+    if torch.is_grad_enabled():
+        return tokens._replace(values=_Breath.apply(tokens.values, breathe))
+    breathe()
+    return tokens
+
+
+class _Breath(torch.autograd.Function):
+    """The identity, with a call on the way there and on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, breathe: Callable[[], None]) -> Tensor:
+        ctx.breathe = breathe
+        breathe()
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.breathe()
+        return gradient, None
 
 
 def _may_reuse(vit: ViT) -> bool:

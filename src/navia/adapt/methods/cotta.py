@@ -60,11 +60,16 @@ class Cotta(Method):
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        return run(self.teacher, images, self.reduce, classes=self.classes).logits
+        return run(self.teacher, images, self.reduce, classes=self.classes, breathe=self.breathe).logits
 
     @torch.no_grad()
     def _teach(self, images: Tensor) -> Tensor:
-        confidence = run(self.anchor, images, self.reduce, classes=self.classes).logits.softmax(dim=1).amax(dim=1).mean()
+        confidence = (
+            run(self.anchor, images, self.reduce, classes=self.classes, breathe=self.breathe)
+            .logits.softmax(dim=1)
+            .amax(dim=1)
+            .mean()
+        )
         if confidence >= self.options.unsure or self.options.augmentations == 0:
             return self.predict(images)
         total = torch.zeros((), device=images.device)

@@ -78,7 +78,9 @@ class Deyo(Method):
     def _probability_drop(self, logits: Tensor, images: Tensor) -> Tensor:
         """PLPD: how much less probable the predicted label becomes once the tiles are shuffled [B]."""
         shuffled = shuffle_patches(images, self.orders(len(images)), self.options.side)
-        after = run(self.vit, shuffled, self.reduce, touch=self.touch(), classes=self.classes).logits.softmax(dim=1)
+        after = run(
+            self.vit, shuffled, self.reduce, touch=self.touch(), classes=self.classes, breathe=self.breathe
+        ).logits.softmax(dim=1)
         p, label = logits.softmax(dim=1).max(dim=1)
         return p - after.gather(1, label.unsqueeze(1)).squeeze(1)
 

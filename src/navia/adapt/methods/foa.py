@@ -80,7 +80,15 @@ class Foa(Method):
         losses, best, features = [], None, []
         for candidate in candidates:
             prompts = torch.from_numpy(candidate).to(images).view(shape)
-            outcome = run(self.vit, images, self.reduce, touch=Touch(prompts=prompts), classes=self.classes, features=True)
+            outcome = run(
+                self.vit,
+                images,
+                self.reduce,
+                touch=Touch(prompts=prompts),
+                classes=self.classes,
+                features=True,
+                breathe=self.breathe,
+            )
             loss = self._fitness(outcome, recent)
             if best is None or loss < min(losses):
                 best = (prompts, outcome)

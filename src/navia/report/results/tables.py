@@ -90,9 +90,9 @@ class Table:
         ]
 
     def _one_is_enough(self, line: Line) -> bool:
-        """Without adaptation the order of the same images changes nothing."""
+        """Without adaptation the order of the same images changes nothing, unless it decides which are scored."""
         whole = self.protocol["limit of images"] is None and self.protocol["stream"] == "reset"
-        return line.setting.method == "none" and whole
+        return line.setting.method == "none" and line.setting.adapt_for is None and whole
 
 
 @dataclass(frozen=True)
