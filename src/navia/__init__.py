@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from navia.reduce import NoReduction as NoReduction
     from navia.reduce import ToFu as ToFu
     from navia.reduce import ToMe as ToMe
+    from navia.serve.client import Client as Client
     from navia.vit.load import load as load
     from navia.vit.vit import ViT as ViT
 
@@ -37,6 +38,7 @@ _HOMES = {
     "NoReduction": "navia.reduce",
     "ToFu": "navia.reduce",
     "ToMe": "navia.reduce",
+    "Client": "navia.serve.client",
     "load": "navia.vit.load",
     "ViT": "navia.vit.vit",
 }

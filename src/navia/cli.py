@@ -16,6 +16,7 @@ from navia.commands.explain import explain
 from navia.commands.methods import methods
 from navia.commands.report import report
 from navia.commands.run import run
+from navia.commands.serve import serve
 from navia.commands.stats import stats
 from navia.commands.terminal import console, errors
 from navia.commands.tokens import tokens
@@ -27,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, doctor, run, bench, report, explain, stats, choose, corrupt, cost, tokens, methods):
+for command in (demo, doctor, run, bench, report, explain, serve, stats, choose, corrupt, cost, tokens, methods):
     app.command()(command)
 
 

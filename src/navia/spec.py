@@ -132,8 +132,8 @@ class Spec(_Strict):
         seeds: list[int] | None = None,
         batch: int | None = None,
     ) -> "Spec":
-        """The same with other models, data or sizes: what is None stays. The classes of a t-SNE are those of the model and the
-        data that they were chosen for: where others lack one, the most frequent are shown instead."""
+        """The same with other models, data or sizes: what is None stays. The classes of a t-SNE were chosen for one model
+        and its data: where others lack one of them, the most frequent are shown instead."""
         if (checkpoint or crop_only) and model is None:
             raise SpecError("checkpoint and crop_only belong to a model: give its name too")
         values = self.model_dump()

@@ -47,7 +47,7 @@ from navia.report.results import (
 from navia.report.tables import (
     csv_text,
     has_paper,
-    latex,
+
     markdown,
     missing_text,
     page_markdown,

@@ -1,8 +1,9 @@
 """`navia.adapt`: a model that answers and adapts. Life of an adapter: call, reset, save, load, resume."""
 
 import copy
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from navia.adapt.delta import check_delta, read_delta, save_delta
 from navia.adapt.guard import Guard, GuardOptions
 from navia.adapt.losses import entropy
 from navia.adapt.method import METHODS, Learned, Look, Method
-from navia.adapt.parameters import fingerprint
+from navia.adapt.parameters import fingerprint, relative_move
 from navia.adapt.statistics import SourceStatistics
 from navia.adapt.world import World
 from navia.errors import SpecError
@@ -92,17 +93,18 @@ class Adapter:
         if self.guard:
             self.guard.clear()
 
-    def save(self, path: str | Path) -> None:
-        """Write what moved (safetensors with provenance)."""
-        save_delta(path, self.method, self._source_tensors, fingerprint(self.source_vit), self.steps)
+    def save(self, path: str | Path, notes: Mapping[str, str] | None = None) -> None:
+        """Write what moved (safetensors with provenance). notes: kept in its metadata, and returned by `load`."""
+        save_delta(path, self.method, self._source_tensors, self._weights, self.steps, notes)
 
-    def load(self, path: str | Path) -> None:
-        """Start from a saved delta of the same model, method and reducer; the optimiser starts anew."""
+    def load(self, path: str | Path) -> dict[str, str]:
+        """Start from a saved delta of the same model, method and reducer; the optimiser starts anew. Its metadata."""
         tensors, metadata = read_delta(path)
-        check_delta(tensors, metadata, self.method, fingerprint(self.source_vit))
+        check_delta(tensors, metadata, self.method, self._weights)
         self.reset()
         self.method.load_tensors(tensors)
         self.steps = int(metadata.get("steps", 0))
+        return metadata
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on with a stream exactly where it was left."""
@@ -114,6 +116,15 @@ class Adapter:
         if self.guard and state["guard"] is not None:
             self.guard.load_state(copy.deepcopy(state["guard"]))
         self.steps = state["steps"]
+
+    @functools.cached_property
+    def _weights(self) -> str:
+        return fingerprint(self.source_vit)
+
+    @property
+    def drift(self) -> float:
+        """How far the model's own tuned parameters moved from the source, relative to their size."""
+        return relative_move(self.method.parameters, self._source_tensors, self.method.vit)
 
     @property
     def trainable(self) -> int:

@@ -1,6 +1,7 @@
 """Saving and loading only what adaptation moved, with where it belongs."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,19 @@ class DeltaError(NaviaError):
     """A delta file that is broken or belongs to another model, method or reducer."""
 
 
-def save_delta(path: str | Path, method: Method, source: dict[str, Tensor], weights: str, steps: int) -> None:
-    """Write the tensors that differ from the source state."""
+class BrokenDeltaError(DeltaError):
+    """A delta file that cannot be read, or was damaged since it was written."""
+
+
+def save_delta(
+    path: str | Path,
+    method: Method,
+    source: dict[str, Tensor],
+    weights: str,
+    steps: int,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """Write the tensors that differ from the source state. notes: metadata that goes with them."""
     moved = {
         name: value for name, value in method.tensors().items() if name not in source or not torch.equal(value, source[name])
     }
@@ -31,11 +43,11 @@ def save_delta(path: str | Path, method: Method, source: dict[str, Tensor], weig
         "steps": str(steps),
         "options": json.dumps(vars(method.options), default=str),
     }
-    tensorfile.write(path, _KIND, moved, metadata)
+    tensorfile.write(path, _KIND, moved, {**(notes or {}), **metadata})
 
 
 def read_delta(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    return tensorfile.read(path, _KIND, DeltaError)
+    return tensorfile.read(path, _KIND, BrokenDeltaError)
 
 
 def check_delta(tensors: dict[str, Tensor], metadata: dict[str, Any], method: Method, weights: str) -> None:
@@ -50,4 +62,4 @@ def check_delta(tensors: dict[str, Tensor], metadata: dict[str, Any], method: Me
         if not known:
             raise DeltaError(f"delta holds {name} {tuple(value.shape)}, which this adapter does not tune")
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise DeltaError(f"delta holds NaN or infinite values in {name}")
+            raise BrokenDeltaError(f"delta holds NaN or infinite values in {name}")

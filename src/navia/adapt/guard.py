@@ -13,7 +13,7 @@ from torch import Tensor
 
 from navia.adapt.losses import effective_classes, entropy
 from navia.adapt.method import Learned, Method
-from navia.adapt.parameters import norm_of
+from navia.adapt.parameters import norm_of, relative_move
 from navia.adapt.world import World
 
 log = logging.getLogger("navia.guard")
@@ -93,13 +93,7 @@ class Guard:
         return None if bool(torch.isfinite(logits).all()) else "the logits are not finite"
 
     def _drifted(self, method: Method) -> str | None:
-        """Relative move of the model's own parameters; those that a method adds start at zero and have no scale."""
-        names = [name for name, _ in method.vit.model.named_parameters() if name in method.parameters]
-        if not names:
-            return None
-        source = [self._source["parameters"][name] for name in names]
-        apart = torch._foreach_sub([method.parameters[name].detach() for name in names], source)
-        drift = float(norm_of(apart) / norm_of(source).clamp(min=1e-12))
+        drift = relative_move(method.parameters, self._source["parameters"], method.vit)
         return f"the parameters moved by {drift:.2f} of their size" if drift > self.options.drift else None
 
     def _strayed(self, method: Method, learned: Learned) -> str | None:

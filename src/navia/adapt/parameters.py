@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,16 @@ def fingerprint(vit: ViT) -> str:
         digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def relative_move(now: Mapping[str, Tensor], source: Mapping[str, Tensor], vit: ViT) -> float:
+    """|now - source| / |source| over the model's own parameters: those that a method adds start at zero, without scale."""
+    names = [name for name, _ in vit.model.named_parameters() if name in now]
+    if not names:
+        return 0.0
+    before = [source[name] for name in names]
+    apart = torch._foreach_sub([now[name].detach() for name in names], before)
+    return float(norm_of(apart) / norm_of(before).clamp(min=1e-12))
 
 
 def norm_of(tensors: Sequence[Tensor]) -> Tensor:

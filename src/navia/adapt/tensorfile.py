@@ -1,7 +1,10 @@
 """Safetensors files that say what they are: written whole or not at all, read with errors that name the file."""
 
+import hashlib
+import os
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -13,7 +16,9 @@ from navia.errors import NaviaError
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     temporary = Path(f"{path}.partial")
     portable = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(portable, temporary, {"navia": kind, "version": __version__, **metadata})
+    save_file(portable, temporary, {"navia": kind, "version": __version__, "digest": _digest(portable), **metadata})
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
     temporary.replace(path)  # a reader never sees half a file
 
 
@@ -29,4 +34,14 @@ def read(path: str | Path, kind: str, error: type[NaviaError]) -> tuple[dict[str
         raise error(f"cannot read {kind} {Path(path).name}: {cause}") from cause
     if metadata.get("navia") != kind:
         raise error(f"{Path(path).name} is no {kind} file")
+    if metadata.get("digest", _digest(tensors)) != _digest(tensors):  # the format itself has no checksum
+        raise error(f"{kind} {Path(path).name} is damaged: its values are not those that were written")
     return tensors, metadata
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -93,6 +93,9 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         stream_of_answers = run(adapter, loader)
     answers: list[Answered] = []
     peak_mib = peak_memory(lambda: answers.extend(stream_of_answers), vit.cls_token.device)
+    trace = _trace(answers)
+    if pictures is not None:
+        trace["tsne"] = look(adapter, pictures, cell.batch, workers)
     row = {
         "key": cell.key,
         **{name: value for name, value in asdict(cell).items() if name != "options"},
@@ -106,9 +109,6 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         "wall_seconds": time.time() - started,
         "fingerprint": _fingerprint(vit, cell, opened, stream, source),
     }
-    trace = _trace(answers)
-    if pictures is not None:
-        trace["tsne"] = look(adapter, pictures, cell.batch, workers)
     return row, trace
 
 

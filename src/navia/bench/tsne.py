@@ -57,7 +57,7 @@ def shown(tsne: Tsne, vit: ViT, opened: Opened, loader: Loader) -> Shown:
     kept = [i for i, label in enumerate(found) if label in classes][:MOST_PICTURES]
     if len(classes) < 2 or len(kept) <= NEIGHBOURS:
         raise InputError(
-            f"a t-SNE needs at least 2 classes and {NEIGHBOURS + 1} labelled pictures in the last third of the stream, there "
+            f"t-SNE needs at least 2 classes and {NEIGHBOURS + 1} labelled pictures in the last third of the stream, there "
             f"are {len(classes)} and {len(kept)}: give more images"
         )
     stretch = Stretch("held out", np.array([shots[i] for i in kept]))
@@ -76,7 +76,10 @@ def _class(opened: Opened, label: int) -> int:
 
 
 def _names(vit: ViT) -> tuple[str, ...]:
-    return class_names(vit) or tuple(f"class {i}" for i in range(vit.num_classes))
+    """Of all classes; a name that several have (ImageNet's crane) is told apart by the number."""
+    names = class_names(vit) or tuple(f"class {i}" for i in range(vit.num_classes))
+    times = Counter(names)
+    return tuple(name if times[name] == 1 else f"{name} ({i})" for i, name in enumerate(names))
 
 
 def _classes(tsne: Tsne, found: Sequence[int], names: Sequence[str]) -> tuple[int, ...]:

@@ -85,7 +85,8 @@ def write_report(
     from navia.report.examples import example_pictures
     from navia.report.figures import save_figures
     from navia.report.index_page import index_page
-    from navia.report.tables import csv_text, latex, page_markdown
+    from navia.report.latex import latex
+    from navia.report.tables import csv_text, page_markdown
 
     problems = []
     figures: list[Path] = []
@@ -97,7 +98,7 @@ def write_report(
         problems.append(f"No figures: {missing}.")
     texts = {
         "results.md": page_markdown(results),
-        "results.tex": "\n".join(map(latex, results.tables)),
+        "results.tex": latex(results),
         "results.csv": "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
         "index.html": index_page(results, traces, example_pictures(results), [*notes, *problems]),
     }

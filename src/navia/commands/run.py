@@ -24,6 +24,7 @@ from navia.commands.terminal import (
     load_model,
     parse_options,
     print_json,
+    source_statistics,
     write,
 )
 from navia.errors import InputError, SpecError
@@ -87,7 +88,7 @@ def run(
     vit = load_model(model, checkpoint, crop_only)
     names = class_names(vit)
     opened = None if follow else _open(images, vit, names, corruption, severity)
-    statistics = _statistics(vit, source, reduce)
+    statistics = source_statistics(vit, source, reduce)
     options = parse_options(option)
     adapter = adapt(
         vit, method, reduce, statistics, classes=opened.classes if opened else None, distributed=rank is not None, **options
@@ -132,16 +133,6 @@ def _open(images: str, vit: "ViT", names: Any, corruption: list[str] | None, sev
     from navia.images.open import open_domains
 
     return open_domains(images, vit.num_classes, names, corruptions=corruption or (), severity=severity)
-
-
-def _statistics(vit: "ViT", source: Path | None, reduce: str) -> "SourceStatistics | None":
-    from navia.adapt.statistics import SourceStatistics
-
-    if source is None:
-        return None
-    if source.is_file():
-        return SourceStatistics.load(source)
-    return SourceStatistics.measure(vit, source, reduce, limit=256)
 
 
 def _loader(

@@ -13,6 +13,7 @@ from rich.table import Table
 from navia.errors import InputError, NaviaError
 
 if TYPE_CHECKING:
+    from navia.adapt.statistics import SourceStatistics
     from navia.vit.vit import ViT
 
 console = Console()
@@ -36,6 +37,24 @@ def load_model(model: str, checkpoint: Path | None, crop_only: bool = False) -> 
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit
+
+
+def source_statistics(vit: "ViT", source: str | Path | None, reduce: str, fisher: bool = False) -> "SourceStatistics | None":
+    """Of a folder of clean images, a file from `navia stats`, or the embedded sample's images."""
+    from navia.adapt.statistics import SourceStatistics
+
+    if source is None:
+        return None
+    if Path(source).is_file():
+        return SourceStatistics.load(source)
+    if str(source) == "embedded":
+        from navia.images.domain import Domain
+        from navia.images.sample import source_images
+
+        clean = Domain("clean", source_images())
+        images = clean.tensors(range(len(clean.collection)), vit.preprocessing)
+        return SourceStatistics.measure(vit, images, reduce, fisher=fisher)
+    return SourceStatistics.measure(vit, source, reduce, limit=256, fisher=fisher)
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -21,17 +22,30 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 def open_image(path: str | Path) -> Image.Image:
     """A decoded picture, upright, or an InputError that names the file."""
     try:
-        with Image.open(path) as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise InputError(f"image {str(path)!r} is too large to decode: {image.width}x{image.height} px")
-            image.load()
-            return ImageOps.exif_transpose(image)
+        with open(path, "rb") as file:
+            return decode(file, f"image {str(path)!r}")
     except FileNotFoundError:
         raise InputError(f"no image file {str(path)!r}") from None
+    except OSError as error:
+        raise InputError(f"cannot read image {str(path)!r}: {error}") from error
+
+
+def decode(
+    file: IO[bytes], name: str, *, most_pixels: int = MOST_PIXELS, formats: tuple[str, ...] | None = None
+) -> Image.Image:
+    """The picture in a file, upright; of a moving one the first frame. formats: Pillow's names of those allowed."""
+    try:
+        with Image.open(file, formats=formats) as image:
+            if image.width * image.height > most_pixels:
+                raise InputError(f"{name} is too large to decode: {image.width}x{image.height} px")
+            image.load()
+            return ImageOps.exif_transpose(image)
     except InputError:
         raise
+    except UnidentifiedImageError as error:  # its own words name an object in memory
+        raise InputError(f"cannot read {name}: it is of no known kind") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # ValueError: damaged PPM, PNG, TIFF
-        raise InputError(f"cannot read image {str(path)!r}: {error}") from error
+        raise InputError(f"cannot read {name}: {error}") from error
 
 
 @dataclass(frozen=True)

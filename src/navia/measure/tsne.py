@@ -26,12 +26,14 @@ def plane(features: Tensor) -> Tensor | None:
     because a feature is not finite or all are the same."""
     check_installed()
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     if not bool(torch.isfinite(features).all()) or bool((features == features[0]).all()):
         return None
     perplexity = min(_PERPLEXITY, (len(features) - 1) / 3)
     layout = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
-    return torch.from_numpy(layout.fit_transform(features.double().numpy()))
+    with threadpool_limits(1):  # of so few points threads would mostly wait, and take the cores of other cells
+        return torch.from_numpy(layout.fit_transform(features.double().numpy()))
 
 
 def neighbour_accuracy(features: Tensor, labels: Tensor) -> float | None:

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia.errors import NaviaError
+from navia.measure.tsne import NEIGHBOURS
 from navia.report.labels import Box, Spot, place
+from navia.report.numbers import finite
 from navia.report.results import (
     Block,
     Column,
     Line,
+    Panel,
+    Picture,
     Results,
     Sweep,
     Table,
@@ -22,6 +26,7 @@ from navia.report.results import (
     reduction_sweeps,
     relative,
     running,
+    tsne_pictures,
 )
 from navia.report.svg import LETTER
 
@@ -45,8 +50,9 @@ _STYLE = {
     "svg.hashsalt": "navia",  # equal results give equal files
     "svg.fonttype": "none",
 }
-_OURS = re.compile(r"table\d+-(accuracy-(cost|latency)|domains|running|convergence|rates-|tradeoff-).*\.(png|svg)")
+_OURS = re.compile(r"table\d+-(accuracy-(cost|latency)|domains|running|convergence|rates-|tradeoff-|tsne).*\.(png|svg)")
 _NAME_SIZE = 7  # points
+_LAYERS = 10  # in which the points of a t-SNE are drawn over each other
 GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
 
@@ -86,6 +92,9 @@ def figures(table: Table, traces: Traces) -> "Iterator[tuple[str, Figure]]":
     if sweeps := reduction_sweeps(table):
         yield "tradeoff-cost", _sweep_figure(sweeps, table.average, "GMACs per image", lambda x, _: x)
         yield "tradeoff-latency", _sweep_figure(sweeps, table.average, "ms per image", lambda _, line: line.value(MS).mean)
+    pictures = tsne_pictures(table, traces)
+    for picture in pictures:
+        yield f"tsne{f'-{picture.domain}' if len(pictures) > 1 else ''}".replace("/", "-"), _tsne(picture)
 
 
 def _block_figures(table: Table, block: Block, traces: Traces, suffix: str) -> "Iterator[tuple[str, Figure]]":
@@ -254,6 +263,38 @@ def _rates(sweep: Sweep, rate: str, domains: Sequence[str]) -> "Figure | None":
     axes.set(xlabel=rate, ylabel="relative accuracy, (A − Amin) / (Amax − Amin)", title=sweep.name)
     _legend(figure, axes)
     return figure
+
+
+def _tsne(picture: Picture) -> "Figure":
+    """A row of panels per line and a column per block; where points lie in a panel means nothing, so it has no axes."""
+    names, across = list(picture.panels), len(picture.blocks)
+    figure, panels = _canvas(width=max(4.0, 2.3 * across), height=0.8 + 2.4 * len(names), rows=len(names), columns=across)
+    places = [(name, block) for name in names for block in picture.blocks]
+    for axes, (name, block) in zip(panels, places, strict=True):
+        axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(True)
+        axes.spines[:].set_color("#dedcd5")
+        if block == picture.blocks[0]:
+            axes.set_ylabel(name.replace(", ", ",\n"), fontsize=8)
+        if panel := picture.panels[name].get(block):
+            _cloud(axes, panel, picture.classes)
+    marks = [panels[0].scatter([], [], s=18, label=name, linewidths=0, **_sign(i)) for i, name in enumerate(picture.classes)]
+    figure.legend(marks, picture.classes, loc="outside lower center", ncols=min(4, len(marks)), fontsize=8)
+    return figure
+
+
+def _cloud(axes: "Axes", panel: Panel, classes: Sequence[str]) -> None:
+    axes.set_title(panel_title(panel), fontsize=8, loc="left")
+    for part in range(_LAYERS):  # class after class would hide the first ones below the last
+        for i, name in enumerate(classes):
+            own = [(x, y) for x, y, what in panel.points[part::_LAYERS] if what == name]
+            axes.scatter([x for x, _ in own], [y for _, y in own], s=13, edgecolors="white", linewidths=0.25, **_sign(i))
+
+
+def panel_title(panel: Panel) -> str:
+    known = finite(panel.neighbours)
+    return f"block {panel.block}" + ("" if known is None else f": {NEIGHBOURS}-NN accuracy {100 * known:.0f} %")
 
 
 def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:

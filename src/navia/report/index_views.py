@@ -5,8 +5,10 @@ from html import escape
 
 import numpy as np
 
+from navia.measure.tsne import NEIGHBOURS
 from navia.report import page
-from navia.report.figures import RATES, Traces, relative_curves
+from navia.report.clouds import Cloud, clouds
+from navia.report.figures import RATES, Traces, panel_title, relative_curves
 from navia.report.lines import Series, lines
 from navia.report.numbers import DASH, shown
 from navia.report.page import Section
@@ -14,6 +16,7 @@ from navia.report.results import (
     Block,
     Column,
     Line,
+    Picture,
     Sweep,
     Table,
     Value,
@@ -24,6 +27,7 @@ from navia.report.results import (
     rate_sweeps,
     reduction_sweeps,
     running,
+    tsne_pictures,
 )
 from navia.report.scatter import Point, scatter
 from navia.report.svg import beside
@@ -37,6 +41,13 @@ _COST_NOTE = (
 _STREAM_NOTE = (
     "Each point is the share of right answers up to there, the mean over seeds where there are several. Of more lines than "
     "a plot can hold, only the most accurate of each method is drawn."
+)
+_TSNE_NOTE = (
+    "Each point is a picture of the last third of the stream, placed by t-SNE of its CLS feature after the block (blocks "
+    "count from 0), once nothing adapts any more. t-SNE shows which pictures are neighbours. It cannot show how far groups "
+    "lie apart, how large or how dense they are, nor how one panel compares with another: each is laid out by itself. "
+    f"{NEIGHBOURS}-NN accuracy is measured before the projection and may be compared: the share of pictures whose class "
+    f"most of their {NEIGHBOURS} nearest others have."
 )
 _GMACS, _MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
@@ -64,6 +75,8 @@ def _views(table: Table, traces: Traces) -> Iterator[Section]:
         yield Section("What settings change", "".join(swept))
     if curves := [figure for block in plain for figure in _along_the_stream(table, block, traces)]:
         yield Section("Accuracy as the stream goes on", beside(curves), _STREAM_NOTE)
+    if found := tsne_pictures(table, traces):
+        yield Section("What the blocks tell apart", "\n".join(_clouds(picture, table) for picture in found), _TSNE_NOTE)
 
 
 def _heading(title: str) -> str:
@@ -192,6 +205,17 @@ def _along_the_stream(table: Table, block: Block, traces: Traces) -> list[str]:
             title = domain.replace("_", " ").capitalize() + clock
             figures.append(lines(series, "images seen", "accuracy so far, %", title, places))
     return figures
+
+
+def _clouds(picture: Picture, table: Table) -> str:
+    where = f"{picture.domain.replace('_', ' ').capitalize()}: " if len(table.domains) > 1 else ""
+    seed = f", seed {picture.seed}" if len(table.seeds) > 1 else ""
+    said = f"{where}{picture.count:,} pictures of {len(picture.classes)} classes{seed}."
+    rows = {
+        name: [Cloud(panel_title(own[block]), own[block].points) for block in picture.blocks if block in own]
+        for name, own in picture.panels.items()
+    }
+    return spaced(page.paragraphs(said) + clouds(rows, picture.classes))
 
 
 def _sweeps(table: Table) -> Iterator[str]:

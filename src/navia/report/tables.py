@@ -1,4 +1,4 @@
-"""Tables of results as Markdown, LaTeX and CSV, and the page of results that the documentation holds."""
+"""Tables of results as Markdown and CSV, and the page of results that the documentation holds."""
 
 import csv
 import io
@@ -26,7 +26,6 @@ CSV_FIELDS = (
     "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
     "label", "quantity", "kind", "value", "low", "high", "interval", "seeds", "paper",
 )  # fmt: skip
-_WIDE = 8  # columns from which a LaTeX table is scaled to the width of the text
 _LISTED = 8  # lines whose missing cells are listed
 
 
@@ -238,53 +237,6 @@ def setting_text(table: Table) -> str:
         f"{table.protocol['number of source images']} clean source images, seed{'s' * (len(table.seeds) > 1)} {seeds}, "
         f"navia {table.protocol['version of navia']}."
     )
-
-
-# ---- LaTeX
-
-
-def latex(table: Table) -> str:
-    """A booktabs table; blocks are parted by rules. Needs \\usepackage{booktabs}, wide ones \\usepackage{graphicx} too."""
-    head = " & ".join(["method", *(_latex_text(column.title) for column in table.columns)])
-    body = "\n\\midrule\n".join(_latex_block(table, block) for block in table.blocks)
-    begin, end = f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}", "\\end{tabular}"
-    tabular = f"{begin}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n\\bottomrule\n{end}"
-    if len(table.columns) > _WIDE:
-        tabular = f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}}}"
-    caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
-    return (
-        f"\\begin{{table}}[t]\n\\centering\n\\caption{{{_latex_text(caption)}}}\n\\label{{tab:navia-{table.number}}}\n"
-        f"{tabular}\n\\end{{table}}\n"
-    )
-
-
-def _latex_block(table: Table, block: Block) -> str:
-    span = f"\\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\\emph{{{_latex_text(block.title)}}}}} \\\\"
-    cells = [_latex_column(block, column) for column in table.columns]
-    rows = [
-        " & ".join([_latex_text(line.name), *(column[i] for column in cells)]) + " \\\\"
-        for i, line in enumerate(block.lines)
-    ]
-    return "\n".join([span, *rows] if block.title else rows)
-
-
-def _latex_column(block: Block, column: Column) -> list[str]:
-    cells = []
-    for line, text, mark in zip(block.lines, texts(block, column), best(block, column), strict=True):
-        shown = _latex_text(text)
-        small = _latex_text(_bracketed(line, column))
-        cells.append((f"\\textbf{{{shown}}}" if mark else shown) + (f" {{\\scriptsize {small}}}" if small else ""))
-    return cells
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "−": "$-$", "<": "$<$", ">": "$>$",
-}  # fmt: skip
-
-
-def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
 # ---- CSV

@@ -1,4 +1,4 @@
-"""What goes over the wire: requests, replies and the status that the dashboard shows. These classes are the OpenAPI schema."""
+"""What goes over the wire: requests, replies, and the status that the dashboard shows. OpenAPI is made from these."""
 
 from typing import Annotated, Literal
 
@@ -121,7 +121,9 @@ class Status(_Message):
     served: Served
     adaptation: Adaptation
     checkpoint: Checkpoint | None
-    classes: Annotated[list[ClassCount], Field(description="What the last 1,000 images were taken for, most frequent first.")]
+    classes: Annotated[
+        list[ClassCount], Field(description="What the last 1,000 images were taken for, most frequent first.")
+    ]
     events: Annotated[list[Event], Field(description="The last 50, newest first.")]
     series: Series
 

@@ -13,6 +13,7 @@ from navia.report.results.reading import best, how_to_read, interval_text, texts
 from navia.report.results.stream import legible, running
 from navia.report.results.sweeps import Sweep, convergence, rate_sweeps, reduction_sweeps, relative
 from navia.report.results.tables import Block, Results, Table
+from navia.report.results.tsne import Panel, Picture, tsne_pictures
 from navia.report.results.values import Column, Row, Value, over_seeds, t95
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "Collapse",
     "Column",
     "Line",
+    "Panel",
+    "Picture",
     "Results",
     "Row",
     "Sweep",
@@ -42,4 +45,5 @@ __all__ = [
     "t95",
     "tabulate",
     "texts",
+    "tsne_pictures",
 ]

@@ -32,7 +32,8 @@ def _table(number: int, kind: Kind) -> Table:
         earlier = by_setting.setdefault(setting, {}).get(place)
         if earlier is not None and earlier["top1"] != row["top1"]:
             repeated.append(f"{setting.name} on {_readable(place[0])}, seed {place[1]}")
-        by_setting[setting][place] = row
+        if earlier is None or row.get("tsne") or not earlier.get("tsne"):  # the same run, but only one has a picture
+            by_setting[setting][place] = row
     lines = [Line(setting.name, setting, rows) for setting, rows in by_setting.items()]
     found = dict.fromkeys(domain for line in lines for domain, _ in line.rows)
     return Table(number, kind.protocol, tuple(_ordered(found)), _blocks(_told_apart(lines)), tuple(repeated))

@@ -1,0 +1,149 @@
+"""`navia serve`: a service that answers over HTTP and adapts behind its answers."""
+
+import ipaddress
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from navia.commands.terminal import (
+    CheckpointOption,
+    CropOnlyOption,
+    ModelOption,
+    console,
+    load_model,
+    parse_options,
+    source_statistics,
+)
+from navia.errors import InputError, NaviaError
+
+if TYPE_CHECKING:
+    from navia.serve.service import Service
+
+KEY_VARIABLE = "NAVIA_KEY"
+
+
+def serve(
+    model: ModelOption,
+    checkpoint: CheckpointOption = None,
+    source: Annotated[
+        str | None, typer.Option(help="Clean images (folder), statistics from `navia stats`, or embedded.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="Adaptation method; see `navia methods`.")] = "navia",
+    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer: none, tome:8, evit:8, tofu:8.")] = "none",
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    state: Annotated[Path | None, typer.Option(help="Folder for checkpoints: a restart goes on from there.")] = None,
+    every: Annotated[int, typer.Option(help="Adaptation steps between checkpoints: what a kill may cost.", min=1)] = 20,
+    key_file: Annotated[
+        Path | None, typer.Option(help=f"API keys, a line each: KEY or NAME:KEY. Or one in ${KEY_VARIABLE}.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Images answered together, at most.", min=1)] = 16,
+    wait: Annotated[float, typer.Option(help="Milliseconds that an image waits for others, at most.", min=0)] = 5.0,
+    adapt_batch: Annotated[int, typer.Option(help="Images of one adaptation step.", min=1)] = 32,
+    adapt_wait: Annotated[float, typer.Option(help="Seconds after which a step is made with fewer (8 at least).")] = 30.0,
+    adapt_threads: Annotated[int, typer.Option(help="CPU threads of the adaptation.", min=1)] = 1,
+    queue: Annotated[int, typer.Option(help="Images that may wait for their answer; more are refused (503).", min=1)] = 256,
+    max_body: Annotated[float, typer.Option(help="Largest request, MiB.", min=0.001)] = 32.0,
+    max_pixels: Annotated[float, typer.Option(help="Largest picture, millions of pixels.", min=0.001)] = 40.0,
+    max_images: Annotated[int, typer.Option(help="Images in one request.", min=1)] = 64,
+    rate: Annotated[float, typer.Option(help="Requests a second of one key; 0: no limit.", min=0)] = 0.0,
+    burst: Annotated[int, typer.Option(help="Requests of one key at once, with --rate.", min=1)] = 20,
+    timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive, and for an answer.", min=0.1)] = 30.0,
+    keep_images: Annotated[int, typer.Option(help="Pictures kept in memory for the dashboard; 0: none.", min=0)] = 12,
+    crop_only: CropOnlyOption = False,
+) -> None:
+    """Answer over HTTP, and adapt to the images behind the answers.
+
+        navia serve --model timm:deit_tiny_patch16_224 --source clean/ --reduce tome:8 --state state/
+
+    Dashboard at /, OpenAPI at /openapi.json, Prometheus at /metrics. Ctrl-C or SIGTERM: answers what is under way, writes a
+    checkpoint, and ends.
+    """
+    from navia.serve.service import Service
+    from navia.serve.settings import Limits, Pace, Settings
+
+    keys = _keys(key_file)
+    if not keys and not _is_loopback(host):
+        raise InputError(f"{host} can be reached from other machines: give --key-file or ${KEY_VARIABLE}")
+    settings = Settings(
+        pace=Pace(batch, wait / 1000, adapt_batch, adapt_wait, min(8, adapt_batch), adapt_threads),
+        limits=Limits(int(max_body * 2**20), max_images, int(max_pixels * 1e6), 8, queue, timeout, rate, burst),
+        keys=keys,
+        keep_images=keep_images,
+        checkpoint_every=every,
+    )
+    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    vit = load_model(model, checkpoint, crop_only)
+    statistics = source_statistics(vit, source, reduce, fisher=method == "eata")
+    service = Service(vit, method, reduce, statistics, settings=settings, state=state, **parse_options(option))
+    _run(service, host, port, timeout)
+
+
+def _run(service: "Service", host: str, port: int, timeout: float) -> None:
+    try:
+        import uvicorn
+
+        from navia.serve.app import make_app
+    except ImportError as missing:
+        raise NaviaError(f"navia serve needs {missing.name}: pip install 'navia[serve]'") from missing
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                address, bound = self.servers[0].sockets[0].getsockname()[:2]
+                shown = f"[{address}]" if ":" in address else address
+                print(f"navia serves on http://{shown}:{bound}/ (Ctrl-C ends it)", flush=True)
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            service.ready = False  # open dashboards end, so that nothing waits for them
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        make_app(service, _is_loopback(host)),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,  # requests are counted, not written down
+        server_header=False,
+        timeout_keep_alive=int(timeout) + 1,
+        timeout_graceful_shutdown=int(timeout) + 5,
+        limit_concurrency=1024,
+    )
+    server = Server(config)
+    server.run()
+    if not server.started:
+        raise InputError(f"could not start on {host}:{port}; the lines above say why")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _keys(path: Path | None) -> dict[str, str]:
+    """name -> secret. Never from the command line, which every user of a machine can read."""
+    lines = [os.environ[KEY_VARIABLE]] if os.environ.get(KEY_VARIABLE) else []
+    if path is not None:
+        try:
+            lines += path.read_text().split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read keys from {str(path)!r}") from error
+    keys = {}
+    for number, line in enumerate(filter(None, map(str.strip, lines)), 1):
+        name, colon, secret = line.partition(":")
+        name, secret = (name, secret) if colon else (f"key {number}", line)
+        if len(secret) < 16 or any(c.isspace() for c in secret):
+            raise InputError(
+                f"key {number} is too short or holds spaces: at least 16 characters, e.g. of openssl rand -hex 32"
+            )
+        keys[name] = secret
+    if path is not None and not keys:
+        raise InputError(f"no keys in {str(path)!r}")
+    return keys

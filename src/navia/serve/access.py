@@ -1,0 +1,163 @@
+"""Who may ask, how much and how often: an ASGI layer in front of the application, so that nothing behind it sees more."""
+
+import asyncio
+import collections
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from navia.serve.settings import Limits
+
+OPEN = {"/", "/dashboard.css", "/dashboard.js", "/healthz", "/readyz"}  # nothing in them that a stranger may not see
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_MOST_BUCKETS = 10_000
+
+# what a browser may do with any reply
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Refusal(Exception):  # noqa: N818 (it is an answer, not a failure)
+    """reason: a short word for the counters; text: what the caller reads."""
+
+    def __init__(self, status: int, reason: str, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status, self.reason, self.text, self.headers = status, reason, text, dict(headers or {})
+
+
+class Access:
+    """loopback: the service listens on this machine only. refused: is told the reason of each refusal."""
+
+    def __init__(
+        self, app: ASGIApp, keys: Mapping[str, str], limits: Limits, loopback: bool, refused: Callable[[str], None]
+    ) -> None:
+        self.app, self.limits, self.loopback, self.refused = app, limits, loopback, refused
+        self._keys = {name: _digest(secret) for name, secret in keys.items()}
+        self._buckets = Buckets(limits.rate, limits.burst)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def send_safely(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message = {**message, "headers": [*message["headers"], *HEADERS]}
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self.app(scope, self._bounded(scope, receive), send_safely)
+        except Refusal as refusal:
+            self.refused(refusal.reason)
+            if not begun:
+                await _reply(send_safely, refusal)
+
+    def _check(self, scope: Scope) -> None:
+        headers, path = Headers(scope=scope), scope["path"]
+        self._check_host(headers)
+        caller = self._caller(headers, scope)
+        if path not in OPEN:
+            if self._keys and caller is None:
+                raise Refusal(
+                    401, "key", "a valid API key is needed: Authorization: Bearer KEY", {"www-authenticate": "Bearer"}
+                )
+            wait = self._buckets.wait(caller or (scope.get("client") or ("",))[0])
+            if wait > 0:
+                text = f"more than {self.limits.rate:g} requests a second"
+                raise Refusal(429, "rate", text, {"retry-after": str(int(wait) + 1)})
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self.limits.body_bytes:
+            raise Refusal(413, "size", f"the body is larger than {self.limits.body_bytes:,} bytes")
+
+    def _check_host(self, headers: Headers) -> None:
+        """A page of another origin must not reach the service through its visitor's browser (also by rebinding a name)."""
+        host = headers.get("host", "")
+        if self.loopback and urlsplit(f"//{host}").hostname not in _LOOPBACK:
+            raise Refusal(403, "host", "this service answers under localhost only")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise Refusal(403, "origin", "requests of pages of another origin are not answered")
+
+    def _caller(self, headers: Headers, scope: Scope) -> str | None:
+        """The name of the key that was given, looked for in constant time."""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        digest = _digest(given.strip() if kind.lower() == "bearer" else "")
+        found = [name for name, known in self._keys.items() if hmac.compare_digest(known, digest)]
+        return found[0] if found else None
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """A body within its limits of size and time, whatever its header said."""
+        left, deadline = self.limits.body_bytes, time.monotonic() + self.limits.seconds
+        whole = False
+
+        async def receive_bounded() -> Message:
+            nonlocal left, whole
+            if whole:  # only a disconnection may follow, and that may take as long as it likes
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.001, deadline - time.monotonic()))
+            except TimeoutError:
+                raise Refusal(408, "slow", f"the body did not arrive within {self.limits.seconds:g} s") from None
+            left -= len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if left < 0:
+                raise Refusal(413, "size", f"the body is larger than {self.limits.body_bytes:,} bytes")
+            return message
+
+        return receive_bounded
+
+
+class Buckets:
+    """Token buckets: each caller may make `burst` requests at once and `rate` a second in the long run; rate 0: no limit."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self.rate, self.burst = rate, burst
+        self._left: collections.OrderedDict[str, tuple[float, float]] = collections.OrderedDict()
+
+    def wait(self, caller: str, now: float | None = None) -> float:
+        """Take a token: 0, or the seconds until there is one."""
+        if self.rate <= 0:
+            return 0.0
+        now = time.monotonic() if now is None else now
+        left, before = self._left.pop(caller, (float(self.burst), now))
+        left = min(float(self.burst), left + (now - before) * self.rate)
+        allowed = left >= 1
+        self._left[caller] = (left - 1 if allowed else left, now)
+        while len(self._left) > _MOST_BUCKETS:
+            self._left.popitem(last=False)
+        return 0.0 if allowed else (1 - left) / self.rate
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+async def _reply(send: Send, refusal: Refusal) -> None:
+    body = json.dumps({"error": refusal.text}).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        **refusal.headers,
+    }
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,75 @@
+"""The adapted state on disk: written whole, the one before kept, damage noticed and set aside."""
+
+import fcntl
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from navia.adapt.adapter import Adapter
+from navia.adapt.delta import BrokenDeltaError
+from navia.errors import InputError
+
+_NOTE = "serve"  # under which the counters stand in the delta's metadata
+
+
+class Checkpoints:
+    """FOLDER/delta.safetensors and, one older, delta.previous.safetensors. One service per folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.current = folder / "delta.safetensors"
+        self.previous = folder / "delta.previous.safetensors"
+        self.step: int | None = None
+        self.written: float | None = None
+        self._lock: IO[str] | None = None
+
+    def claim(self) -> None:
+        """Two services that write to one folder would mix their states."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / "lock").open("w")
+        except OSError as error:
+            raise InputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another service keeps its state in {str(self.folder)!r}; give each its own --state") from None
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def restore(self, adapter: Adapter) -> tuple[dict[str, int], list[str]]:
+        """Load the newest sound checkpoint: the counters that were saved with it, and what there is to say."""
+        said = []
+        for path in (self.current, self.previous):
+            if not path.exists():
+                continue
+            try:
+                metadata = adapter.load(path)
+            except BrokenDeltaError as error:
+                said.append(f"{error}; set aside as {_set_aside(path)}")
+                continue
+            self.step, self.written = adapter.steps, path.stat().st_mtime
+            said.append(f"went on from step {adapter.steps} of {path.name}")
+            return json.loads(metadata.get(_NOTE, "{}")), said
+        return {}, said
+
+    def write(self, adapter: Adapter, counters: Mapping[str, int]) -> None:
+        """Counters and parameters in one file, so that they cannot disagree."""
+        fresh = self.folder / "delta.new.safetensors"
+        adapter.save(fresh, {_NOTE: json.dumps(dict(counters))})
+        if self.current.exists():
+            self.current.replace(self.previous)
+        fresh.replace(self.current)
+        self.step, self.written = adapter.steps, time.time()
+
+
+def _set_aside(path: Path) -> str:
+    """Kept for whoever wants to know what happened, under a name that nothing loads."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    aside = path.with_name(f"{path.stem}.corrupt-{stamp}")
+    path.replace(aside)
+    return aside.name

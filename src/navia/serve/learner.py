@@ -1,0 +1,245 @@
+"""Adaptation behind the answers: one thread, the only one that changes the adapted state."""
+
+import collections
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from navia.adapt.adapter import Adapter, Step
+from navia.errors import NaviaError
+from navia.serve.answers import State
+from navia.serve.checkpoints import Checkpoints
+from navia.serve.gate import Gate
+from navia.serve.settings import Pace
+
+log = logging.getLogger("navia.serve")
+
+Mode = Literal["adapting", "waiting", "shedding", "paused", "off"]
+Result = TypeVar("Result")
+
+_HISTORY = 3  # states to roll back to
+_FAILURES = 3  # in a row, after which adaptation pauses
+
+
+class Learner(threading.Thread):
+    """Takes answered images, adapts, publishes. pressure: whether answers need the machine now. event: is told (kind, text).
+
+    Images that come faster than steps are made push out the oldest that wait: those are shed.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        gate: Gate,
+        pace: Pace,
+        publish: Callable[[State], None],
+        pressure: Callable[[], bool],
+        event: Callable[[str, str], None],
+        checkpoints: Checkpoints | None = None,
+        every: int = 20,
+    ) -> None:
+        super().__init__(name="learner", daemon=True)
+        self.adapter, self.gate, self.pace, self.every = adapter, gate, pace, every
+        self.publish, self.pressure, self.event, self.checkpoints = publish, pressure, event, checkpoints
+        self.off = adapter.method.name in ("none", "lame")  # nothing that these would learn
+        self.paused = False
+        self.last: Step | None = None
+        self.drift = 0.0
+        self.counters = dict.fromkeys(("images_adapted", "images_shed", "guard_events"), 0)
+        self._history: collections.deque[dict[str, Any]] = collections.deque(maxlen=_HISTORY)
+        self._commands: collections.deque[Callable[[], None]] = collections.deque()
+        self._images: collections.deque[Tensor] = collections.deque()
+        self._first = 0.0  # when the oldest of them came
+        self._changed = threading.Condition()
+        self._stopping = self._busy = False
+        self._failures, self._last_shed = 0, -1e9
+        adapter.method.breathe = gate.pass_through
+
+    # ---- from other threads
+
+    def offer(self, images: Tensor) -> None:
+        """Answered images [B, C, H, W], to be learned from when there is time."""
+        if self.off or self.paused:
+            return
+        with self._changed:
+            if not self._images:
+                self._first = time.monotonic()
+            self._images.extend(images)
+            excess = len(self._images) - 2 * self.pace.adapt_batch
+            for _ in range(max(0, excess)):
+                self._images.popleft()
+            if excess > 0:
+                self.counters["images_shed"] += excess
+                self._last_shed = time.monotonic()
+            self._changed.notify()
+
+    def call(self, action: Callable[[], Result]) -> "Future[Result]":
+        """Have `action` done between two steps: nobody else may touch the state."""
+        future: Future[Result] = Future()
+
+        def command() -> None:
+            try:
+                future.set_result(action())
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._changed:
+            if self._stopping:
+                raise NaviaError("the service is shutting down")
+            self._commands.append(command)
+            self._changed.notify()
+        return future
+
+    def pause(self, paused: bool) -> None:
+        with self._changed:
+            self.paused = paused
+            self._images.clear()
+            self._changed.notify()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._images)
+
+    @property
+    def mode(self) -> Mode:
+        if self.off or self.paused:
+            return "off" if self.off else "paused"
+        if self.pressure() or time.monotonic() - self._last_shed < 2:
+            return "shedding"
+        return "adapting" if self._busy else "waiting"
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    # ---- this thread
+
+    def run(self) -> None:
+        _step_back(self.pace.threads)
+        self._remember()
+        while not self._stopping:
+            self._wait()
+            while self._commands:
+                self._commands.popleft()()
+            images = self._take()
+            if images is not None:
+                self._busy = True
+                self._learn(images)
+                self._busy = False
+        while self._commands:
+            self._commands.popleft()()
+        self.checkpoint()
+
+    def _wait(self) -> None:
+        """Until there is something to do; looks again now and then, as pressure ends without a sign."""
+        with self._changed:
+            if not (self._commands or self._stopping or self._ready()):
+                self._changed.wait(0.1 if self._images else 5.0)
+
+    def _ready(self) -> bool:
+        if self.off or self.paused or self.pressure():
+            return False
+        late = time.monotonic() - self._first > self.pace.adapt_wait and len(self._images) >= self.pace.enough
+        return len(self._images) >= self.pace.adapt_batch or late
+
+    def _take(self) -> Tensor | None:
+        with self._changed:
+            if self._stopping or not self._ready():
+                return None
+            count = min(len(self._images), self.pace.adapt_batch)
+            taken = [self._images.popleft() for _ in range(count)]
+            self._first = time.monotonic()
+        return torch.stack(taken)
+
+    def _learn(self, images: Tensor) -> None:
+        try:
+            self.adapter(images.to(self.adapter.method.vit.cls_token.device))
+            assert self.adapter.last is not None
+            self.last, self._failures = self.adapter.last, 0
+        except Exception as error:
+            log.exception("an adaptation step failed")
+            self._give_up_step(error)
+            return
+        self.counters["images_adapted"] += len(images)
+        if self.last.guard:
+            self.counters["guard_events"] += 1
+            self.event("guard", f"step {self.last.number}: {self.last.guard}")
+        self.show()
+        if self.adapter.steps % self.every == 0:
+            self._remember()
+            self.checkpoint()
+
+    def _give_up_step(self, error: Exception) -> None:
+        """Answers go on; the state before the step is restored, and adaptation that keeps failing pauses."""
+        self._failures += 1
+        if self.adapter.method.optimizer is not None:
+            self.adapter.method.optimizer.zero_grad(set_to_none=True)
+        self.adapter.load_state_dict(self._history[-1])
+        self.event("error", f"an adaptation step failed ({type(error).__name__}); back to step {self.adapter.steps}")
+        if self._failures >= _FAILURES:
+            self.pause(True)
+            self.event("pause", f"adaptation paused after {_FAILURES} failed steps in a row")
+        self.show()
+
+    # ---- what commands are made of; only within `call`
+
+    def show(self) -> None:
+        """Hand the state to the answers."""
+        tensors = {name: value.clone() for name, value in self.adapter.method.tensors().items()}
+        self.drift = self.adapter.drift
+        self.publish(State(self.adapter.steps, tensors))
+
+    def reset(self) -> str:
+        self.adapter.reset()
+        self._start_again()
+        return "back to the source"
+
+    def rollback(self) -> str:
+        """To the newest remembered state that is older than this one; to the source where there is none."""
+        while self._history and self._history[-1]["steps"] >= self.adapter.steps:
+            self._history.pop()
+        if not self._history:
+            return self.reset()
+        self.adapter.load_state_dict(self._history[-1])
+        self.show()
+        self.checkpoint()
+        return f"back to step {self.adapter.steps}"
+
+    def load(self, path: Any) -> str:
+        self.adapter.load(path)
+        self._start_again()
+        return f"went on from the delta of step {self.adapter.steps}"
+
+    def checkpoint(self) -> None:
+        if self.checkpoints is None or self.off:
+            return
+        try:
+            self.checkpoints.write(self.adapter, self.counters)
+        except OSError as error:  # a full disk must not end the adaptation
+            self.event("error", f"no checkpoint: {error.strerror}")
+
+    def _start_again(self) -> None:
+        self.last = None
+        self._history.clear()
+        self._remember()
+        self.show()
+        self.checkpoint()
+
+    def _remember(self) -> None:
+        self._history.append(self.adapter.state_dict())
+
+
+def _step_back(threads: int) -> None:
+    """Few threads of low priority: a second team as large as the answers' own would slow these even while it rests."""
+    torch.set_num_threads(threads)
+    if sys.platform == "linux":  # elsewhere a priority is the whole process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -1,0 +1,201 @@
+"""The service without its network: pictures in, answers out, adaptation behind them."""
+
+import logging
+import os
+import tempfile
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navia.adapt.adapter import adapt
+from navia.adapt.statistics import SourceStatistics
+from navia.errors import InputError
+from navia.reduce import ReducerLike
+from navia.report.numbers import finite
+from navia.serve.answers import Answer, Answers
+from navia.serve.checkpoints import Checkpoints
+from navia.serve.gate import Gate
+from navia.serve.learner import Learner
+from navia.serve.messages import Done, Guess, Prediction
+from navia.serve.pictures import read_picture
+from navia.serve.settings import Settings
+from navia.serve.watch import Watch
+from navia.vit.labels import class_names
+from navia.vit.vit import ViT
+
+log = logging.getLogger("navia.serve")
+
+
+class Service:
+    """Two threads, `answers` and `learner`, each with a small set of tuned parameters of its own over shared weights."""
+
+    def __init__(
+        self,
+        vit: ViT,
+        method: str = "navia",
+        reduce: ReducerLike = None,
+        source: SourceStatistics | None = None,
+        *,
+        settings: Settings | None = None,
+        state: Path | None = None,
+        **options: Any,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.vit, self.method, self.reduce = vit, method, str(reduce or "none")
+        self.names = class_names(vit) or tuple(map(str, range(vit.num_classes)))
+        self.checkpoints = None if state is None else Checkpoints(state)
+        self.ready = False
+        adapter = adapt(vit, method, reduce, source, **options)
+        front = adapt(vit, method, reduce, source, guard=False, **options).method
+        gate, pace, limits = Gate(), self.settings.pace, self.settings.limits
+        self.watch = Watch(self.settings.keep_images, self._pulse)
+        self.answers = Answers(front, gate, pace, limits.queue, self._answered, self._broken)
+        self.learner = Learner(
+            adapter, gate, pace, self.answers.publish, self._pressure, self._event, self.checkpoints,
+            self.settings.checkpoint_every,
+        )  # fmt: skip
+        self._decoders = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1), thread_name_prefix="decoder")
+        self._stop = threading.Event()
+
+    # ---- life
+
+    def start(self) -> None:
+        """Go on from the last checkpoint, warm up, and be ready."""
+        self._event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
+        if self.checkpoints is not None:
+            self.checkpoints.claim()
+            counters, said = self.checkpoints.restore(self.learner.adapter)
+            self.learner.counters.update(counters)
+            for text in said:
+                self._event("checkpoint", text)
+            self.learner.show()
+        self._warm_up()
+        self.answers.start()
+        self.learner.start()
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        self.ready = True
+
+    def stop(self) -> None:
+        """Answer what is under way, write a last checkpoint."""
+        self.ready = False
+        self._stop.set()
+        for thread in (self.answers, self.learner):
+            thread.stop()
+            if thread.is_alive():
+                thread.join(timeout=30)
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+        if self.checkpoints is not None:
+            self.checkpoints.release()
+
+    @property
+    def alive(self) -> bool:
+        return self.answers.is_alive() and self.learner.is_alive()
+
+    def _warm_up(self) -> None:
+        """The first forward allocates and chooses kernels; nobody should wait for that."""
+        height, width = self.vit.preprocessing.size
+        blank = torch.zeros(1, len(self.vit.preprocessing.mean), height, width, device=self.vit.cls_token.device)
+        self.answers.method.predict(blank)
+
+    # ---- answers
+
+    def decode(self, files: list[bytes]) -> "Future[Tensor]":
+        """Pictures -> [B, C, H, W]; a bad one is named by its position."""
+        return self._decoders.submit(self._decode, files)
+
+    def _decode(self, files: list[bytes]) -> Tensor:
+        images = []
+        for position, data in enumerate(files):
+            try:
+                images.append(read_picture(data, self.vit.preprocessing, self.settings.limits))
+            except InputError as error:
+                where = f"image {position}: " if len(files) > 1 else ""
+                raise InputError(f"{where}{error}") from error
+        return torch.stack(images)
+
+    def predictions(self, answer: Answer, top: int) -> list[Prediction]:
+        values, classes = answer.probabilities.topk(min(top, answer.probabilities.shape[1]), dim=1)
+        return [
+            Prediction(
+                top=[
+                    Guess(index=index, label=self.names[index], probability=value)
+                    for index, value in zip(indices, shares, strict=True)
+                ],
+                entropy=uncertainty,
+                step=answer.step,
+            )
+            for indices, shares, uncertainty in zip(classes.tolist(), values.tolist(), answer.entropy.tolist(), strict=True)
+        ]
+
+    # ---- control
+
+    def pause(self, paused: bool) -> Done:
+        if not self.learner.off and paused != self.learner.paused:
+            self.learner.pause(paused)
+            self._event("pause" if paused else "resume", f"at step {self.learner.adapter.steps}")
+        return self.done("adaptation is paused" if self.learner.paused else "adaptation goes on")
+
+    def reset(self) -> "Future[str]":
+        return self._told("reset", self.learner.reset)
+
+    def rollback(self) -> "Future[str]":
+        return self._told("rollback", self.learner.rollback)
+
+    def load_delta(self, content: bytes) -> "Future[str]":
+        def load() -> str:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "uploaded.safetensors"
+                path.write_bytes(content)
+                return self.learner.load(path)
+
+        return self._told("delta", load)
+
+    def delta(self) -> "Future[bytes]":
+        def save() -> bytes:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "delta.safetensors"
+                self.learner.adapter.save(path)
+                return path.read_bytes()
+
+        return self.learner.call(save)
+
+    def _told(self, kind: str, action: Any) -> "Future[str]":
+        def command() -> str:
+            text = str(action())
+            self._event(kind, text)
+            return text
+
+        return self.learner.call(command)
+
+    def done(self, text: str) -> Done:
+        return Done(step=self.learner.adapter.steps, state=self.learner.mode, text=text)
+
+    # ---- what the threads tell
+
+    def _answered(self, images: Tensor, answer: Answer) -> None:
+        self.watch.answered(images, answer)
+        self.learner.offer(images)
+
+    def _broken(self, text: str) -> None:
+        self._event("error", text)
+        self.learner.call(self.learner.reset)
+
+    def _pressure(self) -> bool:
+        return self.answers.waiting >= self.settings.pace.batch
+
+    def _pulse(self) -> tuple[float | None, float, int, int]:
+        last = self.learner.last
+        discrepancy = finite(last.discrepancy if last else None)
+        return discrepancy, self.learner.drift, self.answers.step, self.learner.counters["images_shed"]
+
+    def _beat(self) -> None:
+        while not self._stop.wait(1.0):
+            self.watch.beat()
+
+    def _event(self, kind: str, text: str) -> None:
+        log.info("%s: %s", kind, text)
+        self.watch.event(kind, text)

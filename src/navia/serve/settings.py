@@ -1,0 +1,45 @@
+"""How a service is set up. Every limit has a reason in docs/security.md."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Limits:
+    """body_bytes, images: of one request. pixels, side: of one picture, most and least. queue: images that may wait for
+    their answer. seconds: for receiving a body, and for an answer. rate, burst: requests a second of one key (0: no limit),
+    and how many at once. streams: dashboards at a time."""
+
+    body_bytes: int = 32 * 2**20
+    images: int = 64
+    pixels: int = 40_000_000
+    side: int = 8
+    queue: int = 256
+    seconds: float = 30.0
+    rate: float = 0.0
+    burst: int = 20
+    streams: int = 16
+
+
+@dataclass(frozen=True)
+class Pace:
+    """batch, wait: at most so many images are answered together, and the first waits at most so many seconds for others.
+    adapt_batch: images of one adaptation step. adapt_wait: a step is made with fewer (but at least `enough`) when the first
+    of them has waited so long. threads: of the adaptation, beside those of the answers."""
+
+    batch: int = 16
+    wait: float = 0.005
+    adapt_batch: int = 32
+    adapt_wait: float = 30.0
+    enough: int = 8
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """keys: name -> secret; empty: no key is asked for (loopback only). keep_images: pictures kept for the dashboard."""
+
+    pace: Pace = field(default_factory=Pace)
+    limits: Limits = field(default_factory=Limits)
+    keys: dict[str, str] = field(default_factory=dict, repr=False)
+    keep_images: int = 12
+    checkpoint_every: int = 20

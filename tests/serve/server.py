@@ -1,0 +1,74 @@
+"""A real `navia serve` process on loopback, for tests and benchmarks."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import navia
+
+EMBEDDED = ("--model", "embedded", "--source", "embedded", "--reduce", "tome:24")
+
+
+@dataclass
+class Server:
+    process: "subprocess.Popen[bytes]"
+    url: str
+    log: Path
+    key: str | None = None
+
+    def client(self) -> navia.Client:
+        return navia.Client(self.url, key=self.key)
+
+    def resident_mib(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+)", status)
+        assert found is not None
+        return int(found[1]) / 1024
+
+    def kill(self) -> None:
+        """As the kernel would: no word, no clean-up."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """As an administrator would."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+@contextmanager
+def serving(*options: str, log: Path, key: str | None = None, base: Sequence[str] = EMBEDDED) -> Iterator[Server]:
+    """Start it on a free port and wait until it is ready; whatever happens, it ends."""
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    environment.pop("NAVIA_KEY", None)
+    if key is not None:
+        environment["NAVIA_KEY"] = key
+    command = [sys.executable, "-m", "navia.cli", "serve", *base, "--port", "0", *options]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+    try:
+        yield Server(process, _address(process, log), log, key)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = re.search(r"navia serves on (http://\S+?)/ ", log.read_text())
+        if found:
+            return found[1]
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise AssertionError(f"the service did not start:\n{log.read_text()}")
