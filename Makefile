@@ -11,7 +11,7 @@ setup: $(VENV)/.installed
 # constraints.txt pins the tested versions; without it pip would fetch several GB of CUDA builds for torch
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,hf,bench,ray]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,hf,bench,ray,serve]"
 	@touch $@
 
 test: check pytest  ## style, types, then all tests

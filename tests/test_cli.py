@@ -261,3 +261,13 @@ def test_the_program_itself_refuses_without_a_traceback() -> None:
     assert done.stdout == ""
     assert done.stderr.splitlines() == [line for line in done.stderr.splitlines() if line.startswith("navia: ")]
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    result = invoke(
+        "run", "embedded", "--model", "embedded", "--method", "none", "--device", "cuda:7", "--out", str(tmp_path / "a")
+    )
+    assert result.exit_code == 1
+    assert "no device 'cuda:7' here; there is cpu" in str(result.exception or result.output)
+    result = invoke("stats", "embedded", "x", "--model", "embedded", "--device", "tape")
+    assert "no device 'tape'" in str(result.exception or result.output)

@@ -12,12 +12,11 @@ from tests.test_cli import invoke
 
 
 def small(name: str) -> Spec:
-    """One corruption and two batches of 8; the convergence preset adapts to 1 and 2 of three instead of hundreds."""
-    images = 24 if name == "paper-convergence" else 16
+    """One corruption and two batches of 8; presets that score a last third adapt to 1 and 2 of three instead of hundreds."""
+    images = 24 if name in ("paper-convergence", "paper-tsne") else 16
     spec = named(name).scaled(
         model="embedded", data="embedded", corruptions=["contrast"], severity=1, images=images, batch=8
     )
-    spec = spec.model_copy(update={"source": spec.source.model_copy(update={"path": None})})
     runs = [run.model_copy(update={"adapt_for": (1, 2)}) if run.adapt_for != (None,) else run for run in spec.runs]
     if name == "paper-tradeoff":
         runs = [run.model_copy(update={"reduce": ("tome:16",)}) for run in runs]

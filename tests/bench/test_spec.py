@@ -1,12 +1,15 @@
 """Specs: what is accepted, and errors that point at the line."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from navia.bench.grid import cells
 from navia.bench.presets import named, presets
 from navia.errors import NaviaError, SpecError
+from navia.images import imagenet
 from navia.spec import parse_spec
 
 GOOD = """
@@ -34,6 +37,79 @@ def test_keys_depend_on_what_decides_the_row_and_not_on_its_label() -> None:
     assert [c.key for c in first] == [c.key for c in labelled]
     other = cells(parse_spec(GOOD.replace("severity: 3", "severity: 4"), "a"))
     assert not {c.key for c in first} & {c.key for c in other}
+
+
+def test_a_cell_keeps_the_key_that_its_rows_have_been_stored_under() -> None:
+    text = "models: {name: embedded}\ndata: {path: embedded, corruptions: fog, images: 64}\n"
+    (cell,) = cells(parse_spec(text + "runs: {method: navia, reduce: tome:8}", "a"))
+    assert cell.key == "500e582832d3807b"
+
+
+def test_the_view_of_a_tsne_is_part_of_the_key() -> None:
+    views = [
+        "",
+        ", tsne: {blocks: 3}",
+        ", tsne: {blocks: [3, 6]}",
+        ", tsne: {blocks: 3, classes: [1, 2]}",
+        ", tsne: {blocks: 3, classes: [1, 2], or_frequent: true}",
+    ]
+    run = "{method: [align, navia], reduce: [tome:4, tome:8]"
+    keys = [{c.key for c in cells(parse_spec(GOOD.replace(run, f"{run}, adapt_for: 1{view}"), "a"))} for view in views]
+    shared = set.intersection(*keys)
+    assert len(shared) == 4  # no adaptation, which has no t-SNE here
+    assert len(set.union(*keys)) == 4 + 5 * 16
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("tsne: {blocks: 3}", "give adapt_for"),
+        ("adapt_for: [null, 2], tsne: {blocks: 3}", "give adapt_for"),
+        ("adapt_for: 2, realtime: true, tsne: {blocks: 3}", "no realtime"),
+        ("adapt_for: 2, tsne: {blocks: []}", "at least 1 item"),
+        ("adapt_for: 2, tsne: {blocks: [3, -1]}", "greater than or equal to 0"),
+        ("adapt_for: 2, tsne: {blocks: [3, 6, 3]}", "3 is there twice"),
+        ("adapt_for: 2, tsne: {blocks: 3, classes: [1]}", "at least 2 items"),
+        ("adapt_for: 2, tsne: {blocks: 3, classes: [1, cat]}", "valid integer"),
+        ("adapt_for: 2, tsne: {blocks: 3, classes: [4, 4]}", "4 is there twice"),
+        ("adapt_for: 2, tsne: {blocks: 3, layers: 3}", "layers"),
+        ("adapt_for: 2, tsne: {classes: [1, 2]}", "blocks: Field required"),
+    ],
+)
+def test_a_tsne_that_cannot_be_drawn_is_refused_with_its_line(given: str, complaint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(GOOD.replace("{method: none}", "{method: none, " + given + "}"), "my.yaml")
+    assert any(text.startswith("my.yaml:5:") and complaint in text for text in str(caught.value).splitlines()), caught.value
+
+
+def test_classes_of_a_tsne_give_way_only_to_other_models_and_data() -> None:
+    paper = named("paper-tsne")
+    assert paper.runs[0].tsne is not None
+    assert [imagenet.names()[i] for i in paper.runs[0].tsne.classes or ()] == [
+        "goldfish", "great white shark", "hammerhead", "stingray", "hen", "ostrich", "goldfinch", "junco",
+    ]  # fmt: skip
+    assert set(paper.runs[0].tsne.classes or ()) <= set(imagenet.r_classes())
+
+    def gives_way(**changes: Any) -> bool:
+        view = paper.scaled(**changes).runs[0].tsne
+        assert view is not None
+        assert view.classes == (1, 2, 4, 6, 8, 9, 11, 13)
+        return view.or_frequent
+
+    assert not gives_way(batch=32, seeds=[1])
+    assert gives_way(model="embedded")
+    assert gives_way(data="embedded")
+    assert gives_way(images=64)
+    free = parse_spec(GOOD.replace("{method: none}", "{method: none, adapt_for: 2, tsne: {blocks: 3}}"), "a")
+    assert free.scaled(model="embedded").runs == free.runs
+
+
+def test_without_scikit_learn_a_tsne_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # what Python takes for not installed
+    text = GOOD.replace("{method: none}", "{method: none, adapt_for: 2, tsne: {blocks: 3}}")
+    with pytest.raises(NaviaError, match=r"t-SNE needs scikit-learn: pip install 'navia\[bench\]'"):
+        cells(parse_spec(text, "a"))
+    assert cells(parse_spec(GOOD, "a"))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +150,7 @@ def test_unknown_methods_options_and_reducers_are_refused_before_anything_runs()
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_gives_cells_on_the_embedded_sample(name: str) -> None:
     spec = named(name).scaled(model="embedded", data="embedded", corruptions=["fog"], images=64)
-    made = cells(spec.model_copy(update={"source": spec.source.model_copy(update={"path": None})}))
+    made = cells(spec)
     assert made
     assert {cell.model for cell in made} == {"embedded"}
     assert presets()[name]

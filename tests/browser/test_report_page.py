@@ -9,6 +9,7 @@ from navia.report.index_page import index_page
 from navia.report.results import Results, Table, tabulate
 from tests.browser.conftest import DESK, PHONE
 from tests.report.test_results import made_up, made_up_grid, made_up_traces
+from tests.report.test_tsne import view
 
 LINES = ["NoAdapt", "Tent", "align", "ToMe_4", "ToMe_8", "NAVIA_4", "NAVIA_8"]
 
@@ -164,6 +165,28 @@ def test_rows_that_must_not_be_compared_stand_apart_with_the_reason(browser: Any
     assert sheet.locator("caption", has_text="Under a clock").count() == 1
     assert sheet.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     sheet.close()
+
+
+def test_a_hovered_point_of_a_tsne_tells_its_class(browser: Any, tmp_path: Path) -> None:
+    rows = [made_up("navia", adapt_for=2)]
+    traces = made_up_traces(rows)
+    traces[rows[0]["key"]]["tsne"] = view(("goldfish", "hen", "junco"), (3, 6, 11))
+    for size in (DESK, PHONE):
+        sheet = browser.new_page(viewport=size)
+        sheet.goto(written(tmp_path / "index.html", tabulate(rows), traces))
+        panels = sheet.locator(".panels svg.plot")
+        assert panels.count() == 3
+        tops = {round(box["y"]) for box in (panel.bounding_box() for panel in panels.all())}
+        assert len(tops) == (1 if size == DESK else 3)  # beside each other where there is room
+        for number, name in enumerate(("goldfish", "hen", "junco", "goldfish")):
+            point = panels.nth(1).locator(".point .hit").nth(number)
+            point.scroll_into_view_if_needed()
+            sheet.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            box = point.bounding_box()
+            sheet.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            assert sheet.locator(".tip b").inner_text() == name
+        assert sheet.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        sheet.close()
 
 
 def test_dark_mode_turns_paper_and_ink(browser: Any, address: str) -> None:

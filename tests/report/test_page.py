@@ -19,6 +19,7 @@ from PIL import Image
 
 from navia.errors import InputError
 from navia.report.bars import bars
+from navia.report.clouds import Cloud, clouds
 from navia.report.demo_page import DemoRow, DemoStory, answers, demo_page, limits, reading, running
 from navia.report.labels import Box, ends_apart, place
 from navia.report.lines import Series, lines
@@ -131,6 +132,7 @@ def evil_parts() -> dict[str, str]:
         "text cell": table([Column(EVIL)], [[Cell(EVIL)]]),
         "scatter": scatter(points, EVIL, EVIL, EVIL, front=True),
         "nothing to draw": scatter([], EVIL, EVIL, EVIL),
+        "clouds": clouds({EVIL: [Cloud(EVIL, [(1.0, 2.0, EVIL), (2.0, 2.0, "b")]), Cloud(EVIL, [])]}, [EVIL, "b"]),
         "lines": lines([Series(EVIL, [1, 2]), Series(EVIL, [NAN])], EVIL, EVIL, EVIL),
         "bars": bars([EVIL, "b"], {EVIL: [1, NAN]}, EVIL, EVIL, {EVIL: [(0, 2), None]}),
         "pictures": pictures([picture]),

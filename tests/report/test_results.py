@@ -24,6 +24,7 @@ from navia.measure.quality import wilson
 from navia.report.examples import example_pictures, seen_as
 from navia.report.figures import figures, save_figures
 from navia.report.index_page import index_page
+from navia.report.latex import latex_table
 from navia.report.results import (
     Column,
     Line,
@@ -47,7 +48,6 @@ from navia.report.results import (
 from navia.report.tables import (
     csv_text,
     has_paper,
-
     markdown,
     missing_text,
     page_markdown,
@@ -393,8 +393,8 @@ def test_the_best_is_bold_within_its_block() -> None:
     assert "| **60.0** (" in text
     assert "| **45.0** (" in text
     assert "| 50.0 (" in text
-    assert "\\textbf{60.0}" in latex(table)
-    assert "\\textbf{50.0}" not in latex(table)
+    assert "\\textbf{60.0}" in latex_table(table)
+    assert "\\textbf{50.0}" not in latex_table(table)
 
 
 def test_values_that_read_the_same_are_both_the_best() -> None:
@@ -416,7 +416,7 @@ def test_nan_is_a_dash_and_never_the_best(tmp_path: Path) -> None:
     table = only(results)
     assert best(table.blocks[0], column(table, "fog")) == [False, True, False, False]
     assert line(table, "navia").value(column(table, "fog")).mean is None
-    for text in (page_markdown(results), latex(table), csv_text(table), index_page(results, made_up_traces(rows))):
+    for text in (page_markdown(results), latex_table(table), csv_text(table), index_page(results, made_up_traces(rows))):
         assert not re.search(r"\bnan\b", text, re.IGNORECASE)
     assert "| tent | – | – | – | – |" in markdown(table)
     assert save_figures(results, made_up_traces(rows), tmp_path)
@@ -427,32 +427,7 @@ def test_one_label_for_several_settings_is_told_apart() -> None:
     assert [x.name for x in only(tabulate(rows)).lines] == ["x: align", "x: navia", "y"]
 
 
-# ---- Markdown, LaTeX, CSV
-
-
-def test_latex_is_balanced_and_escaped() -> None:
-    rows = [
-        *made_up_grid(),
-        made_up("navia", options={"a_b": "x&y"}, label="50 % {of_it} #1 \\ ^~"),
-        made_up("tent", realtime=True),
-    ]
-    text = latex(only(tabulate(rows)))
-    bare = text.replace("\\\\", "").replace("\\{", "").replace("\\}", "")
-    depth = 0
-    for sign in bare:
-        depth += (sign == "{") - (sign == "}")
-        assert depth >= 0
-    assert depth == 0
-    assert bare.count("$") % 2 == 0
-    for name in ("table", "tabular"):
-        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 1
-    table = only(tabulate(rows))
-    lines = [x for x in text.splitlines() if x.endswith("\\\\") and "multicolumn" not in x]
-    assert len(lines) == 1 + len(table.lines)
-    for row in lines:
-        assert len(re.findall(r"(?<!\\)&", row)) == len(table.columns)
-    assert not re.search(r"(?<!\\)[%#_]", text.replace("{%\n", "{\n").replace("tab:navia", ""))
-    assert all(f"\\{rule}rule" in text for rule in ("top", "mid", "bottom"))
+# ---- Markdown, CSV
 
 
 def test_csv_gives_the_same_numbers_back() -> None:

@@ -45,9 +45,14 @@ class Server:
 
 
 @contextmanager
-def serving(*options: str, log: Path, key: str | None = None, base: Sequence[str] = EMBEDDED) -> Iterator[Server]:
-    """Start it on a free port and wait until it is ready; whatever happens, it ends."""
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+def serving(
+    *options: str, log: Path, key: str | None = None, base: Sequence[str] = EMBEDDED, one_thread: bool = True
+) -> Iterator[Server]:
+    """Start it on a free port and wait until it is ready; whatever happens, it ends. one_thread: unless OMP_NUM_THREADS
+    says otherwise, as tests share the cores."""
+    environment = dict(os.environ)
+    if one_thread:
+        environment.setdefault("OMP_NUM_THREADS", "1")
     environment.pop("NAVIA_KEY", None)
     if key is not None:
         environment["NAVIA_KEY"] = key

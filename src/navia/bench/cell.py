@@ -27,6 +27,7 @@ from navia.images.streams import Stream, make_stream
 from navia.measure.clock import peak_memory
 from navia.measure.cost import cost
 from navia.measure.quality import ece, nll, top_k, wilson
+from navia.vit.device import find_device
 from navia.vit.labels import class_names
 from navia.vit.load import load
 from navia.vit.vit import ViT
@@ -114,7 +115,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
 
 @functools.lru_cache(maxsize=2)
 def _model(name: str, checkpoint: str | None, crop_only: bool) -> ViT:
-    vit = load(name, checkpoint=checkpoint)
+    vit = load(name, checkpoint=checkpoint).to(find_device())
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit
@@ -193,4 +194,5 @@ def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: S
         "source": {"images": source.provenance.count, "reduce": source.provenance.reduce},
         "versions": {"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "threads": torch.get_num_threads(),
+        "device": vit.cls_token.device.type,
     }

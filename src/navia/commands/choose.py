@@ -11,6 +11,7 @@ from rich.table import Table
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
+    DeviceOption,
     JsonOption,
     ModelOption,
     console,
@@ -29,13 +30,14 @@ def choose(
     batches: Annotated[int, typer.Option(help="How many batches to try each setting on.")] = 8,
     batch: Annotated[int, typer.Option(help="Batch size.")] = 64,
     crop_only: CropOnlyOption = False,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Choose NAVIA's layers and learning rates by its loss on unlabelled target images."""
     from navia.adapt.choose import choose as pick
     from navia.adapt.statistics import SourceStatistics
 
-    vit = load_model(model, checkpoint, crop_only)
+    vit = load_model(model, checkpoint, crop_only, device)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("settings", total=None)
         choice = pick(

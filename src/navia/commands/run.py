@@ -17,6 +17,7 @@ from navia import __version__
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
+    DeviceOption,
     JsonOption,
     ModelOption,
     console,
@@ -67,6 +68,7 @@ def run(
     restart: Annotated[bool, typer.Option("--restart", help="Start anew even if --out exists.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between saved states: what a kill may cost.", min=0)] = 30.0,
     crop_only: CropOnlyOption = False,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Adapt on a stream of images and write every answer, given before the model adapted to it.
@@ -85,7 +87,7 @@ def run(
     rank = join()
     if rank is not None and follow:
         raise SpecError("--follow runs in one process: start it without torchrun")
-    vit = load_model(model, checkpoint, crop_only)
+    vit = load_model(model, checkpoint, crop_only, device)
     names = class_names(vit)
     opened = None if follow else _open(images, vit, names, corruption, severity)
     statistics = source_statistics(vit, source, reduce)

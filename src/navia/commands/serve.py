@@ -11,8 +11,8 @@ import typer
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
+    DeviceOption,
     ModelOption,
-    console,
     load_model,
     parse_options,
     source_statistics,
@@ -55,6 +55,7 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive, and for an answer.", min=0.1)] = 30.0,
     keep_images: Annotated[int, typer.Option(help="Pictures kept in memory for the dashboard; 0: none.", min=0)] = 12,
     crop_only: CropOnlyOption = False,
+    device: DeviceOption = "auto",
 ) -> None:
     """Answer over HTTP, and adapt to the images behind the answers.
 
@@ -77,7 +78,7 @@ def serve(
         checkpoint_every=every,
     )
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
-    vit = load_model(model, checkpoint, crop_only)
+    vit = load_model(model, checkpoint, crop_only, device)
     statistics = source_statistics(vit, source, reduce, fisher=method == "eata")
     service = Service(vit, method, reduce, statistics, settings=settings, state=state, **parse_options(option))
     _run(service, host, port, timeout)
@@ -101,7 +102,8 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             service.ready = False  # open dashboards end, so that nothing waits for them
-            super().handle_exit(sig, frame)
+            self.force_exit = self.should_exit  # a second one ends at once
+            self.should_exit = True
 
     config = uvicorn.Config(
         make_app(service, _is_loopback(host)),

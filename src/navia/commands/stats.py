@@ -9,6 +9,7 @@ import typer
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
+    DeviceOption,
     JsonOption,
     ModelOption,
     console,
@@ -27,12 +28,13 @@ def stats(
     limit: Annotated[int | None, typer.Option(help="Use at most so many images.")] = None,
     fisher: Annotated[bool, typer.Option("--fisher", help="Also measure what EATA needs.")] = False,
     crop_only: CropOnlyOption = False,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Measure the source statistics that align, navia, foa and foa_bp need."""
     from navia.adapt.statistics import SourceStatistics
 
-    vit = load_model(model, checkpoint, crop_only)
+    vit = load_model(model, checkpoint, crop_only, device)
     source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
     write(out, source.save)
     if as_json:

@@ -27,13 +27,15 @@ ReduceOptions = Annotated[
     typer.Option("--reduce", "-r", help="none, tome:8, evit:8, tofu:8, tome:8,-1, tome:[8,4]; repeatable."),
 ]
 CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def load_model(model: str, checkpoint: Path | None, crop_only: bool = False) -> "ViT":
+def load_model(model: str, checkpoint: Path | None, crop_only: bool = False, device: str = "cpu") -> "ViT":
+    from navia.vit.device import find_device
     from navia.vit.load import load
 
-    vit = load(model, checkpoint=checkpoint)
+    vit = load(model, checkpoint=checkpoint).to(find_device(device))
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit

@@ -44,7 +44,9 @@ def decode(
         raise
     except UnidentifiedImageError as error:  # its own words name an object in memory
         raise InputError(f"cannot read {name}: it is of no known kind") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # ValueError: damaged PPM, PNG, TIFF
+    except Image.DecompressionBombError as error:
+        raise InputError(f"{name} is too large to decode") from error
+    except (OSError, SyntaxError, ValueError) as error:  # ValueError: damaged PPM, PNG, TIFF
         raise InputError(f"cannot read {name}: {error}") from error
 
 

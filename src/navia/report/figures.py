@@ -52,7 +52,7 @@ _STYLE = {
 }
 _OURS = re.compile(r"table\d+-(accuracy-(cost|latency)|domains|running|convergence|rates-|tradeoff-|tsne).*\.(png|svg)")
 _NAME_SIZE = 7  # points
-_LAYERS = 10  # in which the points of a t-SNE are drawn over each other
+_LAYERS = 4  # in which the points of a t-SNE are drawn over each other
 GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
 

@@ -30,6 +30,7 @@ from navia.serve.status import recent, status
 PAGE = Path(__file__).parent / "dashboard"
 _SAFETENSORS = "application/octet-stream"
 _FILE = {"type": "string", "format": "binary"}
+_EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
 
 Result = TypeVar("Result")
 
@@ -148,9 +149,7 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         """The last pictures and what they were taken for."""
         return RecentReply(images=await asyncio.to_thread(recent, service, after))
 
-    @app.get(
-        "/v1/events", responses=_problems(503) | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
-    )
+    @app.get("/v1/events", responses=_problems(503) | {200: {"content": {"text/event-stream": {"schema": _EVENT}}}})
     async def events(once: bool = False) -> StreamingResponse:
         """The status once a second, as server-sent events (once: a single one)."""
         if listeners >= service.settings.limits.streams:

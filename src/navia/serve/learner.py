@@ -239,7 +239,7 @@ class Learner(threading.Thread):
 
 
 def _step_back(threads: int) -> None:
-    """Few threads of low priority: a second team as large as the answers' own would slow these even while it rests."""
+    """Few threads, of lower priority: a second team as large as the answers' own would slow these even while it rests."""
     torch.set_num_threads(threads)
     if sys.platform == "linux":  # elsewhere a priority is the whole process's
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

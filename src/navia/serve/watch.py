@@ -60,7 +60,7 @@ class Watch:
         self._classes: collections.deque[int] = collections.deque(maxlen=_LATELY)
         self._events: collections.deque[Event] = collections.deque(maxlen=50)
         self._shown: collections.deque[Shown] = collections.deque(maxlen=keep_images or None)
-        self._keep = keep_images > 0
+        self._keep, self._numbered = keep_images > 0, 0
 
     # ---- what others tell
 
@@ -155,12 +155,11 @@ class Watch:
         return self._seconds[now]
 
     def _keep_pictures(self, images: Tensor, answer: Answer, probabilities: Tensor, classes: Tensor) -> None:
-        number = self._shown[-1].number if self._shown else 0
         assert self._shown.maxlen is not None
         for i in range(max(0, len(images) - self._shown.maxlen), len(images)):
-            number += 1
             values = (int(classes[i]), float(probabilities[i]), float(answer.entropy[i]))
-            self._shown.append(Shown(number, time.time(), images[i].clone(), *values, answer.step))
+            self._shown.append(Shown(self._numbered + i + 1, time.time(), images[i].clone(), *values, answer.step))
+        self._numbered += len(images)
 
 
 def _carried_on(seconds: Iterable[tuple[int, _Second | None]]) -> list[tuple[int, _Second]]:

@@ -7,6 +7,7 @@ const HUNG = 10; // seconds without a status after which an open stream counts a
 const WAITS = [1, 2, 4, 8]; // seconds before the next try
 const CONFIRM = 4; // seconds in which a second click confirms
 const PICTURES = 12;
+const WINDOW = 1000; // images that the counts of classes are about
 
 // ---- numbers and times as people read them
 
@@ -20,18 +21,8 @@ function number(value) {
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-function count(value) {
-  return value < 1e6 ? value.toLocaleString("en") : `${number(value / 1e6)} M`;
-}
-
-function plural(value, one, many = `${one}s`) {
-  return `${count(value)} ${value === 1 ? one : many}`;
-}
-
-function milliseconds(value) {
-  if (value === null) return [MISSING, "ms"];
-  return value < 10_000 ? [number(value), "ms"] : [number(value / 1000), "s"];
-}
+const count = (value) => (value < 1e6 ? value.toLocaleString("en") : `${number(value / 1e6)} M`);
+const plural = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
 
 function percent(share) {
   if (share > 0 && share < 0.01) return "< 1 %";
@@ -46,13 +37,9 @@ function duration(seconds) {
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
 }
 
-function ago(seconds) {
-  return seconds < 1 ? "just now" : `${duration(seconds).split(" ").slice(0, 2).join(" ")} ago`;
-}
-
-function clock(time) {
-  return new Date(1000 * time).toLocaleTimeString("en-GB");
-}
+const ago = (seconds) => (seconds < 1 ? "just now" : `${duration(seconds).split(" ").slice(0, 2).join(" ")} ago`);
+const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB");
+const day = (time) => new Date(1000 * time).toLocaleString("en-GB");
 
 // ---- scales and paths
 
@@ -121,206 +108,225 @@ function fill(id, data, make) {
 
 // ---- charts
 
+const HEIGHT = 150, TOP = 14, BOTTOM = 20; // pixels: of the plot, above it for the signs, below it for the minutes
 const SIGNS = { guard: "M0-5 5 4-5 4z", rollback: "M-5 0 4-5 4 5z", reset: "M-4-4h8v8h-8z" };
-const HEIGHT = 156, TOP = 14, BOTTOM = 20;
-
+// least: what the scale covers at least, so that noise near zero stays small
 const CHARTS = [
-  { title: "Throughput", unit: "images/s", least: 5, lines: [["answered", "images_per_second", "c2"], ["not adapted to", "shed", "c1"]] },
-  { title: "Latency", unit: "ms", least: 5, lines: [["median", "p50_ms", "c2"], ["95th percentile", "p95_ms", "c1"]] },
-  { title: "Entropy of the answers", unit: "nats", least: 0.5, lines: [["mean", "entropy", "c2"]] },
-  { title: "Discrepancy to the source", unit: "", least: 0.05, lines: [["CLS statistics", "discrepancy", "c2"]] },
-  { title: "Parameter drift", unit: "% of their size", least: 0.1, factor: 100, lines: [["tuned parameters", "drift", "c2"]] },
+  { title: "Throughput", unit: "images/s", least: 5, lines: [["answered", "images_per_second"], ["shed", "shed", "bars"]] },
+  { title: "Latency", unit: "ms", least: 5, lines: [["median", "p50_ms"], ["95th percentile", "p95_ms"]] },
+  { title: "Entropy of the answers", unit: "nats", least: 0.5, lines: [["", "entropy"]] },
+  { title: "Discrepancy to the source", unit: "", least: 0.05, lines: [["", "discrepancy"]] },
+  { title: "Drift of the parameters", unit: "%", least: 0.1, factor: 100, lines: [["", "drift"]] },
 ];
-
-let cursor = null; // what is read out: a chart, so many seconds ago
 const tip = element("div", "tip");
+tip.hidden = true;
+tip.setAttribute("role", "status");
+let cursor = null; // what is read out: { chart, ago in seconds, y of the pointer or undefined }
 
 function sign(kind) {
-  return shape("svg", { class: "sign-box", viewBox: "-6 -6 12 12", "aria-hidden": "true" }, shape("path", { class: `sign ${kind}`, d: SIGNS[kind] }));
+  const drawn = shape("path", { class: `sign ${kind}`, d: SIGNS[kind] });
+  return shape("svg", { class: "sign-box", viewBox: "-6 -6 12 12", "aria-hidden": "true" }, drawn);
 }
 
 function buildChart(chart) {
-  chart.values = chart.lines.map(() => element("b"));
-  const keys = chart.lines.map(([name, , kind], i) => element("li", "", element("span", `key ${kind}`), `${name} `, chart.values[i]));
-  chart.plot = shape("svg", { class: "plot", role: "img", tabindex: "0" });
+  chart.texts = chart.lines.map(() => element("b"));
+  const keys = chart.lines.map(([name], i) => element("li", "", element("span", `key c${i}`), `${name} `, chart.texts[i]));
+  const plot = shape("svg", { class: "plot", role: "img", tabindex: "0" });
   const move = (event) => {
-    if (!latest?.series.time.length) return;
-    const x = event.clientX - chart.plot.getBoundingClientRect().left;
-    pointAt(chart, SPAN * (1 - (x - chart.left) / (chart.plot.clientWidth - chart.left)), event.clientY);
+    const box = plot.getBoundingClientRect();
+    pointAt(chart, (SPAN * (box.right - event.clientX)) / (box.width - chart.left), event.clientY);
   };
-  chart.plot.addEventListener("pointermove", move);
-  chart.plot.addEventListener("pointerdown", move);
+  plot.addEventListener("pointermove", move);
+  plot.addEventListener("pointerdown", move);
   // a finger that is lifted leaves too, but what it touched is still being read
-  chart.plot.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
-  chart.plot.addEventListener("focus", () => chart.plot.matches(":focus-visible") && pointAt(chart, 0, undefined, true));
-  chart.plot.addEventListener("blur", () => pointAt(null));
-  chart.plot.addEventListener("keydown", (event) => {
-    const steps = { ArrowLeft: 1, ArrowRight: -1, PageUp: 30, PageDown: -30, Home: SPAN, End: -SPAN }[event.key];
-    if (steps === undefined || !latest?.series.time.length) return;
+  plot.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
+  plot.addEventListener("focus", () => plot.matches(":focus-visible") && pointAt(chart, 0, undefined, "polite"));
+  plot.addEventListener("blur", () => pointAt(null));
+  plot.addEventListener("keydown", (event) => {
+    const back = { ArrowLeft: 1, ArrowRight: -1, PageUp: 30, PageDown: -30, Home: SPAN, End: -SPAN }[event.key];
+    if (back === undefined) return;
     event.preventDefault();
-    pointAt(chart, (cursor?.ago ?? 0) + steps, undefined, true);
+    pointAt(chart, (cursor?.ago ?? 0) + back, undefined, "polite");
   });
-  return element("figure", "", element("figcaption", "", `${chart.title} `, element("span", "", chart.unit)), element("ul", "legend", ...keys), chart.plot);
+  chart.plot = plot;
+  const title = element("span", "", `${chart.title} `, element("small", "", chart.unit));
+  return element("figure", "", element("figcaption", "head", title, element("ul", "legend", ...keys)), plot);
 }
 
-function pointAt(chart, seconds, y, spoken = false) {
+function pointAt(chart, seconds, y, live = "off") {
+  if (!latest?.series.time.length) return;
   cursor = chart && { chart, y, ago: Math.max(0, Math.min(seconds, SPAN)) };
-  if (latest) drawCharts(latest);
-  if (!cursor) return;
-  // the ticking of the numbers below a resting cursor is not worth a word
-  tip.setAttribute("aria-live", spoken ? "polite" : "off");
+  tip.setAttribute("aria-live", live); // spoken for keys; not for a pointer, nor as time goes on
+  drawCharts(latest);
 }
 
 function drawCharts({ series, events, served }) {
   const end = series.time.at(-1) ?? 0;
-  if (cursor) {
-    cursor.index = nearest(series.time, end - cursor.ago);
-    cursor.ago = end - series.time[cursor.index];
-  }
-  const marks = events.filter((event) => event.kind in SIGNS && event.time > end - SPAN && event.time <= end + 2);
+  if (cursor) cursor.index = nearest(series.time, end - cursor.ago);
+  if (cursor) cursor.ago = end - series.time[cursor.index];
+  const marks = events.filter(({ kind, time }) => kind in SIGNS && time > end - SPAN && time < end + 2);
   for (const chart of CHARTS) drawChart(chart, series, end, marks, served.images > 0);
-  drawTip(series, end, marks);
+  tip.hidden = !cursor;
+  if (cursor) drawTip(cursor, series, marks);
 }
 
 function drawChart(chart, series, end, marks, any) {
-  const width = chart.plot.clientWidth;
-  const lines = chart.lines.map(([name, field, kind]) =>
-    ({ name, kind, values: series[field].map((value) => (value === null ? null : value * (chart.factor ?? 1))) }));
-  const known = lines.flatMap(({ values }) => values.filter((value) => value !== null));
+  const lines = chart.lines.map(([, field]) => series[field].map((value) => value && value * (chart.factor ?? 1)));
+  const known = lines.flat().filter((value) => value !== null);
   const levels = ticks(Math.max(chart.least, ...known));
   const labels = levels.map((level) => level.toLocaleString("en"));
+  const [right, low] = [chart.plot.clientWidth - 1, HEIGHT - BOTTOM];
   chart.left = Math.max(30, 10 + 7 * Math.max(...labels.map((label) => label.length)));
-  const x = (time) => width - 1 - ((end - time) / SPAN) * (width - 1 - chart.left);
-  const y = (value) => HEIGHT - BOTTOM - (value / levels.at(-1)) * (HEIGHT - BOTTOM - TOP);
-  const [low, high] = [HEIGHT - BOTTOM, TOP];
+  const x = (time) => right - ((end - time) / SPAN) * (right - chart.left);
+  const y = (value) => low - (value / levels.at(-1)) * (low - TOP);
+  const write = (at, height, anchor, text) => shape("text", { x: at, y: height, "text-anchor": anchor }, text);
 
   const parts = levels.flatMap((level, i) => [
-    shape("line", { class: i ? "grid" : "base", x1: chart.left, x2: width, y1: y(level), y2: y(level) }),
-    shape("text", { x: chart.left - 7, y: y(level) + 4, "text-anchor": "end" }, labels[i]),
+    shape("line", { class: i ? "grid" : "base", x1: chart.left, x2: right, y1: y(level), y2: y(level) }),
+    write(chart.left - 7, y(level) + 4, "end", labels[i]),
   ]);
-  for (const minutes of [4, 3, 2, 1, 0]) {
-    parts.push(shape("text", { x: x(end - 60 * minutes), y: HEIGHT - 4, "text-anchor": minutes ? "middle" : "end" }, minutes ? `−${minutes} min` : "now"));
+  parts.push(...[4, 3, 2, 1].map((back) => write(x(end - 60 * back), HEIGHT - 4, "middle", `−${back} min`)));
+  parts.push(write(right, HEIGHT - 4, "end", "now"));
+  for (const { kind, time } of marks) {
+    parts.push(shape("line", { class: "event", x1: x(time), x2: x(time), y1: TOP, y2: low }));
+    parts.push(shape("path", { class: `sign ${kind}`, d: SIGNS[kind], transform: `translate(${x(time)} ${TOP - 7})` }));
   }
-  if (!any || !known.length) {
-    const text = any ? "nothing in this time" : "no image yet";
-    parts.push(shape("text", { x: (chart.left + width) / 2, y: (low + high) / 2, "text-anchor": "middle" }, text));
-  } else {
-    for (const { kind, time } of marks) {
-      parts.push(shape("line", { class: "event", x1: x(time), x2: x(time), y1: high, y2: low }));
-      parts.push(shape("path", { class: `sign ${kind}`, d: SIGNS[kind], transform: `translate(${x(time)} ${high - 7})` }));
-    }
-    const xs = series.time.map(x);
-    for (const { kind, values } of lines) {
-      const { line, dots } = strokes(xs, values.map((value, i) => (value === null || xs[i] < chart.left ? null : y(value))), x(5) - x(0));
-      parts.push(shape("path", { class: `line ${kind}`, d: line }), shape("path", { class: `line dots ${kind}`, d: dots }));
-    }
-    if (cursor) {
-      const at = xs[cursor.index];
-      parts.push(shape("line", { class: "guide", x1: at, x2: at, y1: high, y2: low }));
-      for (const { kind, values } of lines) {
-        if (values[cursor.index] !== null) parts.push(shape("circle", { class: `dot ${kind}`, cx: at, cy: y(values[cursor.index]), r: 4 }));
-      }
-    }
-  }
+  if (any && known.length) parts.push(...drawLines(chart, lines, series.time.map(x), y));
+  else parts.push(write((chart.left + right) / 2, (low + TOP) / 2, "middle", any ? "nothing in this time" : "no image yet"));
   chart.plot.replaceChildren(...parts);
-  lines.forEach(({ values }, i) => {
-    chart.now = cursor ? values[cursor.index] : values.findLast((value) => value !== null);
-    chart.values[i].textContent = any ? number(chart.now) : MISSING;
+
+  lines.forEach((values, i) => {
+    const value = cursor ? values[cursor.index] : values.findLast((one) => one !== null);
+    chart.texts[i].textContent = any ? number(value) : MISSING;
   });
-  const told = lines.map(({ name }, i) => `${name} ${chart.values[i].textContent}`).join(", ");
-  chart.plot.setAttribute("aria-label", `${chart.title} in ${chart.unit || "no unit"}, last five minutes: ${told}. ${plural(marks.length, "mark")}. Arrow keys read out.`);
+  const told = chart.lines.map(([name], i) => `${name} ${chart.texts[i].textContent} ${chart.unit}`.trim()).join(", ");
+  chart.plot.setAttribute("aria-label", `${chart.title}, last five minutes: ${told}. ${plural(marks.length, "mark")}.`);
 }
 
-function drawTip(series, end, marks) {
-  tip.hidden = !cursor;
-  if (!cursor) return;
-  const { chart, index, ago: seconds } = cursor;
-  const time = series.time[index];
-  const row = (name, value) => element("div", "", element("span", "", name), element("span", "", value));
-  const rows = chart.lines.map(([name], i) => row(name, chart.values[i].textContent));
-  const near = marks.filter((event) => Math.abs(event.time - time) < 3).map((event) => element("p", "", sign(event.kind), ` ${event.kind}: ${event.text}`));
-  tip.replaceChildren(element("b", "", `${seconds < 1 ? "now" : ago(seconds)}, ${clock(time)}`), ...rows, row("step", count(series.step[index])), ...near);
+function drawLines(chart, lines, xs, y) {
+  const second = (xs.at(-1) - chart.left) / SPAN;
+  const parts = lines.flatMap((values, i) => {
+    if (chart.lines[i][2] === "bars") { // so many in that second; none is no bar
+      const d = values.map((v, at) => (v && xs[at] >= chart.left ? `M${xs[at]},${y(0)}V${y(v)}` : "")).join("");
+      return [shape("path", { class: `bars c${i}`, d, "stroke-width": second + 1 })]; // without slits
+    }
+    const { line, dots } = strokes(xs, values.map((v, at) => (v === null || xs[at] < chart.left ? null : y(v))), 6 * second);
+    return [shape("path", { class: `line c${i}`, d: line }), shape("path", { class: `line dots c${i}`, d: dots })];
+  });
+  if (!cursor) return parts;
+  const cx = xs[cursor.index];
+  const seen = lines.map((values, i) => [values[cursor.index], i]).filter(([value]) => value !== null);
+  return [...parts, shape("line", { class: "guide", x1: cx, x2: cx, y1: TOP, y2: y(0) }),
+    ...seen.map(([value, i]) => shape("circle", { class: `dot c${i}`, cx, cy: y(value), r: 4 }))];
+}
 
+function drawTip({ chart, index, ago: seconds, y }, series, marks) {
+  const time = series.time[index];
+  const near = marks.filter((mark) => Math.abs(mark.time - time) < 3);
+  const row = (name, value) => element("div", "", element("span", "", name), element("span", "", value));
+  tip.replaceChildren(
+    element("b", "", `${seconds < 1 ? "now" : `${duration(seconds)} ago`}, ${clock(time)}`),
+    ...chart.lines.map(([name], i) => row(name || chart.title, `${chart.texts[i].textContent} ${chart.unit}`)),
+    row("step", count(series.step[index])),
+    ...near.map(({ kind, text }) => element("p", "", sign(kind), ` ${kind}: ${text}`)),
+  );
   const box = chart.plot.getBoundingClientRect();
-  const x = box.right - 1 - (seconds / SPAN) * (box.width - 1 - chart.left);
-  const [across, room] = [tip.offsetWidth, document.documentElement.clientWidth];
-  const left = x + 14 + across > room ? x - 14 - across : x + 14;
-  const top = (cursor.y ?? box.top + 60) - tip.offsetHeight - 14;
-  tip.style.left = `${Math.max(4, Math.min(left, room - across - 4))}px`;
-  tip.style.top = `${Math.max(4, Math.min(top, window.innerHeight - tip.offsetHeight - 4))}px`;
+  const x = box.right - (seconds / SPAN) * (box.width - chart.left);
+  const room = document.documentElement.clientWidth - tip.offsetWidth - 4;
+  const left = x + 14 > room ? x - 14 - tip.offsetWidth : x + 14;
+  tip.style.left = `${Math.max(4, Math.min(left, room))}px`;
+  tip.style.top = `${Math.max(4, (y ?? box.top + 60) - tip.offsetHeight - 14)}px`;
 }
 
 // ---- the whole page from one status
 
 const MEANING = {
-  adapting: "A step is under way.", waiting: "For images.", shedding: "Answers need the machine: images are left out of the adaptation.",
-  paused: "Images are answered, nothing is learned.", off: "This service does not adapt.",
+  adapting: "A step is under way.", waiting: "For images.", off: "This service does not adapt.",
+  paused: "Images are answered, nothing is learned.", shedding: "Answers need the machine: images are not adapted to.",
 };
-
-let latest = null; // the last one
+let latest = null; // status
 let heard = Date.now(); // when it came
 
-const serverNow = () => latest.started + latest.uptime + (Date.now() - heard) / 1000; // its clock may differ from ours
+const serviceNow = () => latest.started + latest.uptime + (Date.now() - heard) / 1000; // its clock may differ from ours
 
-function render({ model, method, reduce, version, started, uptime, served, adaptation, checkpoint, classes, events }) {
-  put("version", version);
-  put("uptime", duration(uptime));
-  put("model", model);
-  put("method", reduce === "none" ? method : `${method} + ${reduce}`);
-  put("policy", adaptation.policy);
-  put("state", adaptation.state);
+function render(status) {
+  const { served, adaptation, checkpoint, classes, events } = status;
+  const saved = ({ step, seconds_ago: past }) => (step === null ? "none yet" : `step ${count(step)} saved ${ago(past)}`);
+  const guard = events.find(({ kind }) => kind === "guard");
+  const texts = {
+    version: status.version,
+    uptime: duration(status.uptime),
+    model: status.model,
+    method: status.reduce === "none" ? status.method : `${status.method} + ${status.reduce}`,
+    policy: adaptation.policy,
+    state: adaptation.state,
+    rate: number(served.images_per_second),
+    "rate-more": `${plural(served.images, "image")} so far`,
+    p50: number(served.p50_ms),
+    "p50-more": served.p50_ms === null ? "no request yet" : `p95 ${number(served.p95_ms)}, p99 ${number(served.p99_ms)} ms`,
+    step: count(adaptation.step),
+    "step-more": `${plural(adaptation.images_waiting, "image")} for the next`,
+    queue: count(served.queue),
+    "queue-limit": `of ${count(served.queue_limit)}`,
+    adapted: count(adaptation.images_adapted),
+    "adapted-more": `${count(adaptation.images_shed)} shed`,
+    guard: count(adaptation.guard_events),
+    "guard-more": guard ? `last ${ago(serviceNow() - guard.time)}` : adaptation.guard_events ? "" : "no trouble so far",
+    checkpoint: checkpoint ? `${saved(checkpoint)}, every ${checkpoint.every}` : "none are written",
+    requests: count(served.requests),
+    refused: Object.entries(served.refused).map(([reason, times]) => `${reason}: ${count(times)}`).join(", ") || "none",
+    "last-step": adaptation.step_seconds === null ? "none yet"
+      : `${number(adaptation.step_seconds)} s, loss ${number(adaptation.loss)}, entropy ${number(adaptation.entropy)} nats`,
+    started: day(status.started),
+  };
+  for (const [id, text] of Object.entries(texts)) put(id, text);
   $("state").className = `badge ${adaptation.state}`;
   $("state").title = MEANING[adaptation.state];
+  $("queue-bar").style.width = `${100 * Math.min(1, served.queue / served.queue_limit)}%`;
+  $("queue-bar").className = served.queue > 0.8 * served.queue_limit ? "full" : "";
 
-  const [p50, unit] = milliseconds(served.p50_ms);
-  put("rate", number(served.images_per_second));
-  put("rate-more", `${plural(served.images, "image")} in ${plural(served.requests, "request")}`);
-  put("p50", p50);
-  put("p50-unit", unit);
-  put("p50-more", `p95 ${milliseconds(served.p95_ms).join(" ")} · p99 ${milliseconds(served.p99_ms).join(" ")}`);
-  put("step", count(adaptation.step));
-  put("step-more", `${plural(adaptation.images_waiting, "image")} for the next`);
-  put("queue", count(served.queue));
-  put("queue-limit", `/ ${count(served.queue_limit)} images`);
-  const fullness = served.queue / Math.max(1, served.queue_limit);
-  $("queue-bar").style.width = `${100 * Math.min(1, fullness)}%`;
-  $("queue-bar").className = fullness > 0.8 ? "full" : "";
-  put("adapted", count(adaptation.images_adapted));
-  put("adapted-more", `${count(adaptation.images_shed)} shed`);
-  put("guard", count(adaptation.guard_events));
-  put("guard-more", adaptation.guard_events ? "see the events" : "no trouble so far");
-
-  const total = classes.reduce((sum, { count: images }) => sum + images, 0);
-  const others = classes.slice(10).reduce((sum, { count: images }) => sum + images, 0);
-  fill("classes", classes.slice(0, 10).map((one) => [one.label, one.count / total]), ([label, share]) => {
-    const name = element("span", "name", label);
-    name.title = label;
-    return element("li", "", name, element("span", "", percent(share)), track(share));
-  });
-  const rest = others ? ` ${plural(classes.length - 10, "other class", "other classes")}: ${percent(others / total)}.` : "";
+  const sum = (counts) => counts.reduce((total, one) => total + one.count, 0);
+  const total = Math.max(sum(classes), Math.min(WINDOW, served.images)); // rare classes are not in the list
+  fill("classes", classes.slice(0, 10).map((one) => [one.label, one.count / total]), ([label, share]) =>
+    element("li", "", named(label), element("span", "", percent(share)), track(share)));
+  const others = total - sum(classes.slice(0, 10));
+  const rest = others ? ` All other classes: ${percent(others / total)}.` : "";
   put("classes-note", total ? `Of the last ${plural(total, "image")}.${rest}` : "No image yet.");
-
-  fill("events", events, (event) => {
-    const time = element("time");
-    time.dateTime = new Date(1000 * event.time).toISOString();
-    time.title = new Date(1000 * event.time).toLocaleString("en-GB");
-    time.dataset.at = event.time;
-    const what = element("span", "what", ...(event.kind in SIGNS ? [sign(event.kind)] : []), event.kind);
-    return element("li", event.kind, what, element("span", "text", event.text), time);
-  });
-  $("events").hidden = !events.length;
+  if (pictures.shown[0] !== $("pictures").firstChild) $("pictures").replaceChildren(...pictures.shown);
+  $("pictures-note").hidden = pictures.shown.length > 0;
+  put("pictures-note", pictures.images ? "This service keeps no images." : "No image yet.");
+  fill("events", events, eventLine);
   $("events-note").hidden = events.length > 0;
+}
 
-  put("checkpoint", !checkpoint ? "None are written." : checkpoint.step === null ? `None written yet, every ${plural(checkpoint.every, "step")}.`
-    : `Step ${count(checkpoint.step)} saved ${ago(checkpoint.seconds_ago)}, every ${plural(checkpoint.every, "step")}.`);
-  put("refused", Object.entries(served.refused).filter(([, times]) => times).map(([reason, times]) => `${reason}: ${count(times)}`).join(", ") || "none");
-  put("last-step", adaptation.step_seconds === null ? "No step yet."
-    : `${number(adaptation.step_seconds)} s, loss ${number(adaptation.loss)}, entropy ${number(adaptation.entropy)} nats, discrepancy ${number(adaptation.discrepancy)}.`);
-  put("started", new Date(1000 * started).toLocaleString("en-GB"));
+function named(label) {
+  const name = element("span", "name", label);
+  name.title = label; // it may be cut
+  return name;
+}
+
+function eventLine({ time, kind, text }) {
+  const when = element("time");
+  when.title = day(time);
+  when.dataset.at = time;
+  const what = element("span", "what", ...(kind in SIGNS ? [sign(kind)] : []), kind);
+  return element("li", kind, what, element("span", "text", text), when);
+}
+
+async function picture(one) {
+  const image = element("img");
+  image.alt = `taken for ${one.label}`;
+  if (one.picture.startsWith("data:image/")) image.src = one.picture;
+  await image.decode().catch(() => {}); // shown without a picture then
+  image.classList.toggle("pixels", image.naturalWidth < 64);
+  const facts = [percent(one.probability), `entropy ${number(one.entropy)}`, `step ${count(one.step)}`];
+  const below = [named(one.label), track(one.probability), ...facts.map((fact) => element("span", "", fact))];
+  return element("figure", "", image, element("figcaption", "", ...below));
 }
 
 function show() {
   $("page").hidden = false; // before the charts: what is hidden has no width
+  tip.setAttribute("aria-live", "off");
   render(latest);
   drawCharts(latest);
   tellTime();
@@ -328,40 +334,28 @@ function show() {
 
 // ---- talking to the service
 
-class Refused extends Error {} // with words of the service
-class KeyWanted extends Error {}
+class Refused extends Error {} // with the words of the service
 
-let stream = null, nextTry = 0, excuse = "", keyGiven = null, pictures = { number: 0, images: 0, shown: [] };
+let stream = new AbortController(), alive = Date.now(); // when the stream was opened or last brought a status
+let nextTry = 0, excuse = "";
+let pictures = { number: 0, images: 0, shown: [] };
+
+const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+const isLost = () => Date.now() - heard >= 1000 * SILENCE;
+const asking = () => !$("key-form").hidden;
 
 async function ask(where, options = {}) {
   const key = sessionStorage.getItem("navia-key");
-  const reply = await fetch(where, { ...options, cache: "no-store", headers: key ? { Authorization: `Bearer ${key}` } : {} });
-  if (reply.status === 401) {
-    askForKey(key);
-    throw new KeyWanted("The service asks for a key.");
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  const reply = await fetch(where, { ...options, headers, cache: "no-store" });
+  if (reply.ok) return reply;
+  if (reply.status === 401 && !asking()) {
+    put("key-title", key ? "This key was not accepted" : "This service asks for a key");
+    $("key-form").hidden = false;
+    $("key").focus();
   }
-  if (!reply.ok) {
-    const problem = await reply.json().catch(() => ({}));
-    throw new Refused(problem.error ?? `The service answered with status ${reply.status}.`);
-  }
-  return reply;
-}
-
-function askForKey(key) {
-  if (!$("key-form").hidden) return;
-  put("key-title", key ? "This key was not accepted" : "This service asks for a key");
-  $("key-form").hidden = false;
-  $("key").focus();
-  keyGiven = new Promise((resolve) => {
-    $("key-form").onsubmit = (event) => {
-      event.preventDefault();
-      sessionStorage.setItem("navia-key", $("key").value);
-      $("key").value = "";
-      $("key-form").hidden = true;
-      heard = Date.now();
-      resolve();
-    };
-  });
+  const problem = await reply.json().catch(() => ({}));
+  throw new Refused(problem.error ?? `The service answered with status ${reply.status}.`);
 }
 
 /** Server-sent events, read by hand because EventSource cannot send a key. Yields { event, data }. */
@@ -380,84 +374,73 @@ async function* readEvents(body) {
       if (field === "data") data.push(content);
       if (line !== "") continue;
       if (data.length) yield { event, data: data.join("\n") };
-      event = "message";
-      data = [];
+      [event, data] = ["message", []];
     }
   }
+}
+
+function hear(status) {
+  if (latest?.started !== status.started) pictures = { number: 0, images: 0, shown: [] }; // another process counts anew
+  [latest, excuse, heard, alive] = [status, "", Date.now(), Date.now()];
+  requestAnimationFrame(show); // not at once: a mistake in drawing must not pass for a lost contact
 }
 
 async function follow() {
   for (let tries = 0; ; tries++) {
-    stream = new AbortController();
+    [stream, alive] = [new AbortController(), Date.now()];
     try {
       const reply = await ask("v1/events", { signal: stream.signal });
       for await (const { event, data } of readEvents(reply.body)) {
         if (event !== "status") continue;
-        const next = JSON.parse(data);
-        if (latest?.started !== next.started) pictures = { number: 0, images: 0, shown: [] }; // another process counts anew
-        [latest, heard, excuse, tries] = [next, Date.now(), "", 0];
-        requestAnimationFrame(show); // not here: a mistake in drawing must not pass for a lost contact
+        hear(JSON.parse(data));
+        tries = 0;
       }
     } catch (error) {
-      excuse = error instanceof Refused ? error.message : "";
-      if (error instanceof KeyWanted) {
-        await keyGiven;
-        tries = -1;
-        continue;
-      }
+      excuse = error instanceof Refused ? ` The service says: “${error.message}”.` : "";
+    }
+    stream.abort();
+    if (asking()) {
+      while (asking()) await sleep(0.2);
+      [tries, heard] = [-1, Date.now()];
+      continue;
     }
     const wait = WAITS[Math.min(tries, WAITS.length - 1)];
     nextTry = Date.now() + 1000 * wait;
-    await new Promise((resolve) => setTimeout(resolve, 1000 * wait));
+    await sleep(wait);
   }
 }
 
 function tellTime() {
-  const silent = (Date.now() - heard) / 1000;
-  const [lost, asking] = [silent >= SILENCE, !$("key-form").hidden];
+  if (Date.now() - alive > 1000 * HUNG) stream.abort();
+  const [silent, lost] = [(Date.now() - heard) / 1000, isLost()];
   document.body.classList.toggle("lost", lost);
-  $("notice").classList.toggle("lost", lost);
-  $("notice").hidden = asking || (latest !== null && !lost && latest.ready);
+  $("notice").hidden = asking() || Boolean(latest?.ready && !lost);
   put("contact", lost ? "No contact" : latest ? "Not ready" : "Connecting");
-  const trying = nextTry > Date.now() ? ` Next try in ${Math.ceil((nextTry - Date.now()) / 1000)} s.` : " Trying now.";
-  const old = latest ? ` What is shown is from ${clock(heard / 1000)}.` : "";
-  put("contact-details", lost ? `for ${duration(silent)}.${excuse ? ` The service says: ${excuse}` : ""}${trying}${old}` : latest ? "yet: the service is starting." : "…");
-  if (silent > HUNG && nextTry < Date.now() && !asking && stream) [stream] = [null, stream.abort()];
-  document.title = latest ? `${lost ? "no contact" : latest.adaptation.state} · ${latest.model} · navia` : "navia serve";
-  for (const time of document.querySelectorAll("time[data-at]")) time.textContent = ago(serverNow() - time.dataset.at);
+  const next = nextTry > Date.now() ? ` Next try in ${Math.ceil((nextTry - Date.now()) / 1000)} s.` : " Trying now.";
+  const old = latest ? ` All that is shown is from ${clock(heard / 1000)}.` : "";
+  put("contact-details", lost ? `for ${duration(silent)}.${excuse}${next}${old}` : latest ? "yet." : "…");
   setButtons();
+  if (!latest) return;
+  document.title = `${lost ? "no contact" : latest.adaptation.state} · ${latest.model} · navia`;
+  for (const time of document.querySelectorAll("time[data-at]")) time.textContent = ago(serviceNow() - time.dataset.at);
 }
 
-// ---- pictures: asked for only when someone looks and images were answered
-
+/** Pictures are asked for only when someone looks and images were answered since. */
 async function lookForPictures() {
-  if (document.hidden || !latest || latest.served.images === pictures.images) return;
+  if (document.hidden || !latest || isLost() || asking() || latest.served.images === pictures.images) return;
   const [mine, images] = [pictures, latest.served.images];
-  const reply = await ask(`v1/recent?after=${mine.number}`).catch(() => null); // a lost contact is told elsewhere
-  if (!reply) return;
-  const { images: newer } = await reply.json();
+  const reply = await ask(`v1/recent?after=${mine.number}`, { signal: AbortSignal.timeout(1000 * HUNG) });
+  const newer = (await reply.json()).images;
   mine.images = images;
-  mine.shown = [...newer, ...mine.shown].slice(0, PICTURES);
+  mine.shown = [...(await Promise.all(newer.map(picture))), ...mine.shown].slice(0, PICTURES);
   mine.number = Math.max(mine.number, ...newer.map((one) => one.number));
-  fill("pictures", mine.shown, picture);
-  $("pictures-note").hidden = mine.shown.length > 0;
+  show();
 }
 
-function picture(one) {
-  const image = element("img");
-  image.alt = `taken for ${one.label}`;
-  image.addEventListener("load", () => image.classList.toggle("pixels", image.naturalWidth < 64));
-  if (one.picture.startsWith("data:image/")) image.src = one.picture;
-  const name = element("span", "name", one.label);
-  name.title = one.label;
-  return element("figure", "", image, element("figcaption", "", name, track(one.probability),
-    element("span", "", percent(one.probability)), element("span", "", `entropy ${number(one.entropy)}`), element("span", "", `step ${count(one.step)}`)));
-}
-
-// ---- buttons
+// ---- buttons: what cannot be undone is asked for twice
 
 const BUTTONS = {
-  pause: { words: () => (latest?.adaptation.state === "paused" ? "Resume" : "Pause"), action: () => $("pause").textContent.toLowerCase() },
+  pause: { words: () => (latest?.adaptation.state === "paused" ? "Resume" : "Pause") },
   rollback: { words: () => "Roll back", sure: "Roll back?", means: "go back to an earlier state" },
   reset: { words: () => "Reset", sure: "Reset?", means: "forget all that was learned" },
 };
@@ -467,8 +450,17 @@ function setButtons() {
   for (const [id, { words, sure }] of Object.entries(BUTTONS)) {
     put(id, armed === id ? sure : words());
     $(id).classList.toggle("armed", armed === id);
-    $(id).disabled = busy || !latest || document.body.classList.contains("lost") || (id === "pause" && latest.adaptation.state === "off");
+    const idle = id === "pause" && latest?.adaptation.state === "off";
+    $(id).disabled = busy || idle || !latest || isLost();
   }
+}
+
+function arm(id) {
+  clearTimeout(disarm);
+  if (armed && !id) say("");
+  armed = id;
+  if (id) disarm = setTimeout(arm, 1000 * CONFIRM, null);
+  setButtons();
 }
 
 function say(text, error = false) {
@@ -476,36 +468,28 @@ function say(text, error = false) {
   $("said").classList.toggle("error", error);
 }
 
-function arm(id) {
-  clearTimeout(disarm);
-  armed = id;
-  if (id) disarm = setTimeout(() => { say(""); arm(null); }, 1000 * CONFIRM);
-  setButtons();
-}
-
 async function press(id, event) {
-  const { sure, means, action = () => id } = BUTTONS[id];
+  const { words, sure, means } = BUTTONS[id];
   if (sure && armed !== id) {
     arm(id);
     say(`Press again within ${CONFIRM} s to ${means}.`);
     return;
   }
   if (sure && event.detail > 1) return; // the second half of a double click is no second thought
-  const path = action();
+  const action = id === "pause" ? words().toLowerCase() : id;
   busy = true;
   arm(null);
   say("…");
   try {
-    const done = await (await ask(`v1/${path}`, { method: "POST" })).json();
-    say(done.text);
-    latest = { ...latest, adaptation: { ...latest.adaptation, state: done.state, step: done.step } }; // sooner than the next status
-    show();
+    const { state, step, text } = await (await ask(`v1/${action}`, { method: "POST" })).json();
+    say(text);
+    latest = { ...latest, adaptation: { ...latest.adaptation, state, step } }; // sooner than the next status
   } catch (error) {
-    say(error instanceof TypeError ? "The service could not be reached." : error.message, true);
+    say(error instanceof Refused ? error.message : "The service could not be reached.", true);
   }
   busy = false;
-  setButtons();
-  $(id).focus({ preventScroll: true }); // a disabled button loses it
+  show();
+  if (document.activeElement === document.body) $(id).focus({ preventScroll: true }); // a disabled button loses it
 }
 
 // ---- start
@@ -514,21 +498,29 @@ for (const id of Object.keys(BUTTONS)) {
   $(id).addEventListener("click", (event) => press(id, event));
   $(id).addEventListener("keydown", (event) => event.repeat && event.preventDefault()); // a key held down confirms nothing
 }
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("navia-key", $("key").value);
+  $("key-form").reset();
+  $("key-form").hidden = true;
+});
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   pointAt(null);
-  if (armed) say("");
   arm(null);
 });
-document.addEventListener("pointerdown", (event) => event.target.closest(".plot") || pointAt(null));
-document.addEventListener("scroll", () => cursor && pointAt(null), { passive: true });
+document.addEventListener("pointerdown", (event) => cursor && !event.target.closest(".plot") && pointAt(null));
+document.addEventListener("scroll", () => {
+  // the tab key scrolls to what it reaches: the tip of that goes along, one under a pointer is left behind
+  if (cursor) cursor.y === undefined ? drawCharts(latest) : pointAt(null);
+}, { passive: true });
 $("charts").append(...CHARTS.map(buildChart));
 $("marks").append(...Object.keys(SIGNS).map((kind) => element("li", "", sign(kind), ` ${kind}`)));
-tip.hidden = true;
-tip.setAttribute("role", "status");
 document.body.append(tip);
 new ResizeObserver(() => latest && drawCharts(latest)).observe($("charts"));
 setInterval(tellTime, 500);
-setInterval(lookForPictures, 2000);
 tellTime();
 follow();
+(async () => {
+  for (;;) await sleep(2).then(lookForPictures).catch(() => {}); // a lost contact is told elsewhere
+})();

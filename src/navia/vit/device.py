@@ -1,0 +1,25 @@
+"""Where a model runs."""
+
+import os
+
+import torch
+
+from navia.errors import SpecError
+
+
+def find_device(name: str = "auto") -> torch.device:
+    """auto: a GPU where there is one (under torchrun each process its own), else the CPU. Others as torch names them."""
+    if name == "auto":
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise SpecError(f"no device {name!r} here; there is {', '.join(_present())}") from error
+    return device
+
+
+def _present() -> list[str]:
+    return ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]

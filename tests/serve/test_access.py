@@ -1,0 +1,161 @@
+"""Who may ask, how much and how often: against a real server, with requests made by hand."""
+
+import collections
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import navia
+from navia.serve.access import Buckets
+from navia.serve.client import ServiceError
+from tests.serve.server import Server, serving
+
+KEY, OTHER = "a-secret-of-the-first-user", "a-secret-of-the-second-user"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("keyed")
+    (folder / "keys").write_text(f"first:{KEY}\n\n{OTHER}\n")
+    options = ("--key-file", str(folder / "keys"), "--max-body", "0.1", "--timeout", "2", "--rate", "5", "--burst", "30")
+    with serving(*options, log=folder / "log") as running:
+        yield running
+
+
+def ask(server: Server, verb: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, object]]:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    connection.request(verb, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    reply = connection.getresponse()
+    content = reply.read()
+    connection.close()
+    return reply.status, json.loads(content) if content.startswith(b"{") else {}
+
+
+PRIVATE = [
+    *(("GET", f"/v1/{name}") for name in ("status", "events?once=true", "recent", "delta")), ("PUT", "/v1/delta"),
+    *(("POST", f"/v1/{name}") for name in ("predict", "reset", "pause", "resume", "rollback")),
+    ("GET", "/metrics"), ("GET", "/openapi.json"), ("GET", "/nothing/here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "path"), PRIVATE)
+@pytest.mark.parametrize("given", [None, "", "Bearer", "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", "Bearer first"])
+def test_nothing_without_a_key(server: Server, verb: str, path: str, given: str | None) -> None:
+    status, reply = ask(server, verb, path, **({} if given is None else {"authorization": given}))
+    assert status == 401
+    assert "key" in str(reply["error"])
+
+
+@pytest.mark.parametrize("key", [KEY, OTHER])
+def test_each_key_opens(server: Server, key: str) -> None:
+    assert navia.Client(server.url, key=key).status()["model"] == "embedded"
+
+
+@pytest.mark.parametrize("path", ["/", "/dashboard.css", "/dashboard.js", "/healthz", "/readyz"])
+def test_what_a_stranger_may_see(server: Server, path: str) -> None:
+    assert ask(server, "GET", path)[0] == 200
+
+
+def test_every_reply_ties_the_browser_down(server: Server) -> None:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    for path in ("/", "/v1/status"):
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        reply.read()
+        assert "default-src 'none'" in str(reply.getheader("content-security-policy"))
+        assert reply.getheader("x-content-type-options") == "nosniff"
+        assert reply.getheader("server") is None
+
+
+def test_other_hosts_and_origins_are_refused(server: Server) -> None:
+    good = {"authorization": f"Bearer {KEY}"}
+    assert ask(server, "GET", "/v1/status", host="evil.example", **good)[0] == 403
+    assert ask(server, "POST", "/v1/pause", origin="http://evil.example", **good)[0] == 403
+    assert ask(server, "POST", "/v1/pause", origin="null", **good)[0] == 403
+    assert ask(server, "POST", "/v1/resume", origin=server.url, **good)[0] == 200
+
+
+def test_large_bodies_are_refused_before_they_are_read(server: Server) -> None:
+    status, reply = ask(
+        server, "POST", "/v1/predict", b"x" * 200_000, authorization=f"Bearer {KEY}", content_type="image/png"
+    )
+    assert status == 413
+    assert "104,857 bytes" in str(reply["error"])
+
+
+def raw(server: Server, head: str, *parts: bytes) -> bytes:
+    """A request written by hand; the reply, or what there is of it."""
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
+        connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n")
+        for part in parts:
+            connection.sendall(part)
+        return connection.recv(65536)
+
+
+HEAD = f"POST /v1/predict HTTP/1.1\nhost: localhost\nauthorization: Bearer {KEY}\ncontent-type: image/png\n"
+
+
+def test_a_body_that_hides_its_size_is_cut_off(server: Server) -> None:
+    chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+    reply = raw(server, HEAD + "transfer-encoding: chunked\n", *[chunk] * 4, b"0\r\n\r\n")
+    assert b" 413 " in reply.split(b"\r\n")[0]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server: Server) -> None:
+    reply = raw(server, HEAD + "content-length: 1000\n", b"x")
+    assert b" 408 " in reply.split(b"\r\n")[0]
+
+
+def test_no_secret_in_the_log(server: Server) -> None:
+    navia.Client(server.url, key=KEY).pause()
+    navia.Client(server.url, key=KEY).resume()
+    text = server.log.read_text()
+    assert KEY not in text
+    assert OTHER not in text
+    assert "secret" not in text
+
+
+def test_too_many_requests(server: Server) -> None:
+    """Of one key: the other's are answered. (Uses up the first key's share: the last test of this server.)"""
+    hasty = navia.Client(server.url, key=KEY)
+    with pytest.raises(ServiceError, match="requests a second") as caught:
+        collections.deque((hasty.status() for _ in range(60)), maxlen=0)
+    assert caught.value.status == 429
+    assert navia.Client(server.url, key=OTHER).status()["served"]["refused"]["rate"] >= 1
+
+
+def test_buckets_fill_again() -> None:
+    buckets = Buckets(rate=2, burst=3)
+    assert [buckets.wait("a", 0.0) for _ in range(3)] == [0, 0, 0]
+    assert buckets.wait("a", 0.0) == pytest.approx(0.5)
+    assert buckets.wait("b", 0.0) == 0
+    assert buckets.wait("a", 0.5) == 0
+    assert buckets.wait("a", 0.5) > 0
+    assert [buckets.wait("a", 100.0) for _ in range(4)][:3] == [0, 0, 0]
+    assert Buckets(0, 1).wait("a") == Buckets(0, 1).wait("a") == 0
+
+
+def test_keys_are_needed_beyond_this_machine(tmp_path: Path) -> None:
+    from tests.test_cli import invoke
+
+    for arguments, words in (
+        (("--host", "0.0.0.0"), "NAVIA_KEY"),
+        (("--host", "example.org"), "NAVIA_KEY"),
+        (("--key-file", str(tmp_path / "none")), "cannot read keys"),
+        (("--key-file", str(_file(tmp_path / "short", "short"))), "too short"),
+        (("--key-file", str(_file(tmp_path / "empty", "\n"))), "no keys"),
+    ):
+        result = invoke("serve", "--model", "embedded", *arguments)
+        assert result.exit_code != 0
+        assert words in str(result.exception or result.output)
+
+
+def _file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

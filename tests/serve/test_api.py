@@ -1,0 +1,264 @@
+"""The service over HTTP: a real server, the real client, requests by hand, and whatever the schema allows."""
+
+import base64
+import http.client
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import schemathesis
+from PIL import Image
+
+import navia
+from navia.images.sample import CLASSES, unseen_images
+from navia.serve.client import ServiceError
+from navia.serve.messages import PredictReply, Status
+from tests.serve.server import Server, serving
+
+PICTURES = unseen_images()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("served")
+    with serving("--state", str(folder / "state"), "--adapt-batch", "8", log=folder / "log") as running:
+        yield running
+        text = running.log.read_text()
+        assert "Traceback" not in text, text
+
+
+def png(position: int = 0) -> bytes:
+    file = io.BytesIO()
+    PICTURES.read(position).save(file, "PNG")
+    return file.getvalue()
+
+
+def post(server: Server, body: bytes, kind: str, path: str = "/v1/predict") -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection.request("POST", path, body, {"content-type": kind})
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read())
+
+
+def form(files: list[bytes], **fields: str) -> tuple[bytes, str]:
+    parts = [f'--b\r\ncontent-disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'.encode() for k, v in fields.items()]
+    head = b'--b\r\ncontent-disposition: form-data; name="images"; filename="x.png"\r\ncontent-type: image/png\r\n\r\n'
+    parts += [head + file + b"\r\n" for file in files]
+    return b"".join(parts) + b"--b--\r\n", "multipart/form-data; boundary=b"
+
+
+def encoded(*files: bytes, **rest: object) -> bytes:
+    return json.dumps({"images": [base64.b64encode(file).decode() for file in files], **rest}).encode()
+
+
+def test_every_way_to_send_a_picture_gives_the_same_answer(server: Server) -> None:
+    server.client().reset()
+    server.client().pause()
+    replies = [
+        post(server, png(), "image/png"),
+        post(server, encoded(png()), "application/json"),
+        post(server, *form([png()])),
+    ]
+    replies += [post(server, npy(np.asarray(PICTURES.read(0))), "application/octet-stream")]
+    tops = []
+    for code, reply in replies:
+        assert code == 200, reply
+        (prediction,) = PredictReply.model_validate(reply).predictions
+        tops.append(prediction.top)
+    assert all(top == tops[0] for top in tops)
+    assert tops[0][0].label in CLASSES
+    assert sum(guess.probability for guess in tops[0]) <= 1
+    server.client().resume()
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def test_the_answers_are_the_models(server: Server) -> None:
+    """Those of the source after a reset, in order, for one and for many pictures."""
+    client, vit = server.client(), navia.load("embedded")
+    client.reset()
+    client.pause()
+    images = vit.preprocessing.batch([PICTURES.read(i) for i in range(6)])
+    expected = navia.adapt(vit, "none", "tome:24").predict(images).softmax(dim=1)
+    together = client.predict_many([PICTURES.read(i) for i in range(6)], top=10)
+    alone = [client.predict(np.asarray(PICTURES.read(i)), top=10) for i in range(6)]
+    for row, *answers in zip(expected, together, alone, strict=True):
+        for answer in answers:
+            given = {guess["index"]: guess["probability"] for guess in answer["top"]}
+            assert given == pytest.approx({i: float(p) for i, p in enumerate(row)}, abs=1e-4)
+            assert answer["entropy"] == pytest.approx(float(-(row * row.log()).sum()), abs=1e-3)
+    client.resume()
+
+
+def test_the_client_takes_what_people_have(server: Server, tmp_path: Path) -> None:
+    client = server.client()
+    (tmp_path / "a.png").write_bytes(png())
+    labels = {
+        client.predict(picture, top=1)["top"][0]["label"]
+        for picture in (tmp_path / "a.png", str(tmp_path / "a.png"), png(), PICTURES.read(0), np.asarray(PICTURES.read(0)))
+    }
+    assert len(labels) == 1
+    with pytest.raises(ServiceError, match="cannot read"):
+        client.predict(tmp_path / "missing.png")
+
+
+def test_one_bad_picture_is_named_and_fails_its_request_alone(server: Server) -> None:
+    client = server.client()
+    with pytest.raises(ServiceError, match="image 1: cannot read the image: it is of no known kind") as caught:
+        client.predict_many([png(), b"rubbish", png()])
+    assert caught.value.status == 422
+    assert len(client.predict_many([png(), png()])) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "code", "words"),
+    [
+        (b"", "image/png", 422, "empty"),
+        (b"", "application/json", 422, "body"),
+        (b"{}", "application/json", 422, "images"),
+        (b'{"images": []}', "application/json", 422, "images"),
+        (b'{"images": ["?"]}', "application/json", 422, "no base64"),
+        (b'{"images": ["aGk="], "path": "/etc"}', "application/json", 422, "path"),
+        (b'{"images": ["aGk="], "top": 0}', "application/json", 422, "top"),
+        (b"[" * 100_000, "application/json", 422, "body"),
+        (b"x", "text/plain", 415, "send"),
+        (b"x", "multipart/form-data", 400, "form"),
+        (b"x", "multipart/form-data; boundary=b", 400, "form"),
+        (*form([]), 422, "no image"),
+        (*form([png()], top="many"), 422, "top"),
+        (*form([png()] * 66), 400, "form"),
+        (encoded(*[b"x"] * 65), "application/json", 422, "64 images"),
+    ],
+)
+def test_bad_requests_are_told_what_is_wrong(server: Server, body: bytes, kind: str, code: int, words: str) -> None:
+    found, reply = post(server, body, kind)
+    assert (found, words in reply["error"]) == (code, True), reply
+
+
+def test_control_and_status(server: Server, tmp_path: Path) -> None:
+    client = server.client()
+    assert client.pause()["state"] == "paused"
+    assert client.status()["adaptation"]["state"] == "paused"
+    assert client.resume()["state"] != "paused"
+    assert client.reset()["step"] == 0
+    assert client.rollback()["step"] == 0
+    step = 0
+    while step < 2:
+        step = client.predict_many([PICTURES.read(i) for i in range(8)])[0]["step"]
+    client.save_delta(tmp_path / "d.safetensors")
+    kept = client.reset()
+    assert kept["step"] == 0
+    assert client.load_delta(tmp_path / "d.safetensors")["step"] >= 2
+    status = Status.model_validate(client.status())
+    assert status.served.images > 0
+    assert {"reset", "delta", "pause"} <= {event.kind for event in status.events}
+    adapter = navia.adapt("embedded", "navia", "tome:24", guard=False, source=_source())
+    adapter.load(tmp_path / "d.safetensors")  # what the service adapted goes on in Python
+    assert adapter.steps >= 2
+
+
+def _source() -> navia.SourceStatistics:
+    from navia.commands.terminal import source_statistics
+
+    found = source_statistics(navia.load("embedded"), "embedded", "tome:24")
+    assert found is not None
+    return found
+
+
+def test_a_delta_of_another_set_up_is_refused(server: Server, tmp_path: Path) -> None:
+    other = navia.adapt("embedded", "tent", "tome:24")
+    other(navia.load("embedded").preprocessing.batch([PICTURES.read(i) for i in range(8)]))
+    other.save(tmp_path / "tent.safetensors")
+    with pytest.raises(ServiceError, match="another method") as caught:
+        server.client().load_delta(tmp_path / "tent.safetensors")
+    assert caught.value.status == 422
+
+
+def test_events_are_a_stream_of_status(server: Server) -> None:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection.request("GET", "/v1/events")
+    reply = connection.getresponse()
+    assert str(reply.getheader("content-type")).startswith("text/event-stream")
+    for _ in range(2):
+        assert reply.readline() == b"event: status\n"
+        Status.model_validate_json(reply.readline().removeprefix(b"data: "))
+        assert reply.readline() == b"\n"
+    connection.close()
+
+
+def test_prometheus_reads_the_metrics(server: Server) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    server.client().predict(png())
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection.request("GET", "/metrics")
+    families = {f.name: f for f in text_string_to_metric_families(connection.getresponse().read().decode())}
+    served = server.client().status()["served"]
+    assert families["navia_images"].samples[0].value == served["images"]
+    buckets = [s.value for s in families["navia_reply_seconds"].samples if s.name.endswith("_bucket")]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == served["requests"]
+    assert sum(sample.value for sample in families["navia_adaptation_state"].samples) == 1
+
+
+def test_recent_pictures(server: Server) -> None:
+    server.client().predict(PICTURES.read(3))
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection.request("GET", "/v1/recent?after=0")
+    (newest, *_) = json.loads(connection.getresponse().read())["images"]
+    picture = Image.open(io.BytesIO(base64.b64decode(newest["picture"].partition(",")[2])))
+    seen, expected = np.asarray(picture, float), np.asarray(PICTURES.read(3), float)
+    assert np.abs(seen - expected).mean() < 5
+
+
+def test_a_client_says_who_did_not_answer() -> None:
+    with pytest.raises(ServiceError, match=r"no reply from http://127\.0\.0\.1:9"):
+        navia.Client("http://127.0.0.1:9", timeout=2).status()
+    with pytest.raises(ServiceError, match="an address like"):
+        navia.Client("ftp://somewhere")
+    assert not navia.Client("http://127.0.0.1:9", timeout=2).ready()
+
+
+def test_whatever_the_schema_allows(server: Server) -> None:
+    """schemathesis makes up requests from our OpenAPI: no 5xx, and every reply as promised."""
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    checked = 0
+    for operation in schema.get_all_operations():
+        checked += _check_operation(operation.ok())
+    assert checked > 200
+
+
+def _check_operation(operation: Any) -> int:
+    from hypothesis import HealthCheck, Phase, given, settings
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+    seen = 0
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=25,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case: Any) -> None:
+        nonlocal seen
+        if case.path == "/v1/events":
+            case.query = {"once": "true"}  # the stream has no end
+        seen += 1
+        reply = case.call(timeout=60)
+        case.validate_response(reply, excluded_checks=[positive_data_acceptance])  # not all bytes are a picture
+
+    check()
+    return seen

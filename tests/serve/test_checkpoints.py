@@ -1,0 +1,125 @@
+"""What survives: a stop, a kill, a damaged file, somebody else's file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import navia
+from navia.adapt.delta import DeltaError
+from navia.errors import InputError
+from navia.images.domain import Domain
+from navia.images.sample import unseen_images
+from navia.serve.checkpoints import Checkpoints
+from tests.serve.server import serving
+
+VIT = navia.load("embedded")
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return Domain("shifted", unseen_images(), "contrast", 2).tensors(range(24), VIT.preprocessing)
+
+
+def adapted(images: Tensor, steps: int, reduce: str = "none") -> navia.Adapter:
+    adapter = navia.adapt(VIT, "tent", reduce)
+    for step in range(steps):
+        adapter(images[8 * step : 8 * step + 8])
+    return adapter
+
+
+def test_the_newest_is_restored_with_its_counters(tmp_path: Path, images: Tensor) -> None:
+    written, adapter = Checkpoints(tmp_path), adapted(images, 2)
+    written.write(adapter, {"images_adapted": 16})
+    adapter(images[16:24])
+    written.write(adapter, {"images_adapted": 24})
+    again = navia.adapt(VIT, "tent")
+    counters, said = Checkpoints(tmp_path).restore(again)
+    assert (again.steps, counters) == (3, {"images_adapted": 24})
+    assert said == ["went on from step 3 of delta.safetensors"]
+    assert torch.equal(again.predict(images), adapter.predict(images))
+
+
+def test_nothing_there_is_a_fresh_start(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path).restore(navia.adapt(VIT, "tent")) == ({}, [])
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "replaced"])
+def test_a_damaged_one_is_set_aside_and_the_one_before_is_taken(tmp_path: Path, images: Tensor, damage: str) -> None:
+    checkpoints, adapter = Checkpoints(tmp_path), adapted(images, 1)
+    checkpoints.write(adapter, {})
+    adapter(images[8:16])
+    checkpoints.write(adapter, {})
+    content = bytearray(checkpoints.current.read_bytes())
+    content[-100] ^= 1  # a single bit among the values
+    broken = {"cut": content[:-200], "flipped": content, "emptied": b"", "replaced": b"\x80\x04K\x01."}[damage]
+    checkpoints.current.write_bytes(bytes(broken))
+    again = navia.adapt(VIT, "tent")
+    _, said = Checkpoints(tmp_path).restore(again)
+    assert again.steps == 1
+    assert "set aside as delta.corrupt-" in said[0]
+    (aside,) = tmp_path.glob("delta.corrupt-*")
+    assert aside.read_bytes() == bytes(broken)
+    assert not checkpoints.current.exists()
+
+
+def test_a_kill_between_the_two_files_loses_nothing(tmp_path: Path, images: Tensor) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(adapted(images, 1), {})
+    checkpoints.current.replace(checkpoints.previous)
+    (tmp_path / "delta.new.safetensors").write_bytes(b"half of a f")
+    again = navia.adapt(VIT, "tent")
+    Checkpoints(tmp_path).restore(again)
+    assert again.steps == 1
+
+
+def test_a_checkpoint_of_another_set_up_is_refused_and_kept(tmp_path: Path, images: Tensor) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(adapted(images, 1), {})
+    with pytest.raises(DeltaError, match="another reduce"):
+        Checkpoints(tmp_path).restore(adapted(images, 0, "tome:24"))
+    assert checkpoints.current.exists()
+
+
+def test_two_services_do_not_share_a_folder(tmp_path: Path) -> None:
+    first, second = Checkpoints(tmp_path), Checkpoints(tmp_path)
+    first.claim()
+    with pytest.raises(InputError, match="another service"):
+        second.claim()
+    first.release()
+    second.claim()
+    second.release()
+
+
+def send(client: navia.Client, count: int, start: int = 0) -> int:
+    """Pictures one by one; the step of the last answer."""
+    shifted, step = Domain("shifted", unseen_images(), "contrast", 2), 0
+    for position in range(start, start + count):
+        step = client.predict(shifted.picture(position, VIT.preprocessing))["step"]
+    return step
+
+
+def test_kill_and_restart(tmp_path: Path) -> None:
+    """kill -9 under load costs at most `every` steps; a clean end costs none. Counters and state agree."""
+    options = ("--state", str(tmp_path / "state"), "--every", "2", "--adapt-batch", "8")
+    with serving(*options, log=tmp_path / "first") as server:
+        client = server.client()
+        while (seen := send(client, 8)) < 5:
+            pass
+        server.kill()
+    with serving(*options, log=tmp_path / "second") as server:
+        status = server.client().status()
+        step = status["adaptation"]["step"]
+        assert step >= seen - 2
+        assert step % 2 == 0
+        assert status["adaptation"]["images_adapted"] == 8 * step
+        assert any("went on from step" in event["text"] for event in status["events"])
+        while send(server.client(), 8) <= step:
+            pass
+        server.client().pause()
+        left = server.client().status()["adaptation"]
+        assert server.end() == 0
+    with serving(*options, log=tmp_path / "third") as server:
+        status = server.client().status()["adaptation"]
+        assert (status["step"], status["images_adapted"]) == (left["step"], left["images_adapted"])

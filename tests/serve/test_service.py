@@ -1,0 +1,294 @@
+"""The service without its network: answers, the adaptation behind them, and what goes wrong between the two."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import navia
+from navia.images.domain import Domain
+from navia.images.sample import source_images, unseen_images
+from navia.serve.answers import BusyError, State
+from navia.serve.service import Service
+from navia.serve.settings import Limits, Pace, Settings
+from navia.serve.status import recent, status
+
+VIT = navia.load("embedded")
+PACE = Pace(batch=4, wait=0.001, adapt_batch=8, adapt_wait=1000, enough=8)
+
+
+@pytest.fixture(scope="module")
+def source() -> navia.SourceStatistics:
+    clean = Domain("clean", source_images())
+    return navia.SourceStatistics.measure(VIT, clean.tensors(range(64), VIT.preprocessing), "tome:24")
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return Domain("shifted", unseen_images(), "contrast", 2).tensors(range(48), VIT.preprocessing)
+
+
+@pytest.fixture
+def make(source: navia.SourceStatistics) -> Iterator[Callable[..., Service]]:
+    made: list[Service] = []
+
+    def build(
+        method: str = "navia",
+        pace: Pace = PACE,
+        state: Path | None = None,
+        every: int = 2,
+        queue: int = 256,
+        **options: object,
+    ) -> Service:
+        settings = Settings(pace=pace, limits=Limits(queue=queue), keep_images=3, checkpoint_every=every)
+        made.append(Service(VIT, method, "tome:24", source, settings=settings, state=state, **options))
+        made[-1].start()
+        return made[-1]
+
+    yield build
+    for service in made:
+        service.stop()
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def answer(service: Service, images: Tensor) -> Tensor:
+    return service.answers.submit(images).result(timeout=60).probabilities
+
+
+# ---- answers
+
+
+def test_answers_are_those_of_the_adapter(
+    make: Callable[..., Service], source: navia.SourceStatistics, images: Tensor
+) -> None:
+    """Step by step: the first batch by the model as it came, the next by what one step of the adapter makes of it."""
+    service = make()
+    alone = navia.adapt(VIT, "navia", "tome:24", source)
+    torch.testing.assert_close(answer(service, images[:8]), alone.predict(images[:8]).softmax(dim=1), atol=1e-5, rtol=1e-4)
+    until(lambda: service.answers.step == 1)
+    alone(images[:8])
+    torch.testing.assert_close(
+        answer(service, images[8:12]), alone.predict(images[8:12]).softmax(dim=1), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_requests_are_answered_together_and_each_gets_its_own(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none", pace=Pace(batch=8, wait=0.5))
+    futures = [service.answers.submit(images[i : i + 1]) for i in range(8)]
+    answers = [future.result(timeout=60) for future in futures]
+    assert len({answer.took for answer in answers}) == 1  # one batch
+    expected = navia.adapt(VIT, "none", "tome:24").predict(images[:8]).softmax(dim=1)
+    torch.testing.assert_close(torch.cat([a.probabilities for a in answers]), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_request_larger_than_a_batch_is_answered_whole(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none")
+    expected = navia.adapt(VIT, "none", "tome:24").predict(images[:11]).softmax(dim=1)
+    torch.testing.assert_close(answer(service, images[:11]), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_full_queue_refuses(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none", queue=4)
+    with service.answers.gate.closed(), hold(service):
+        service.answers.submit(images[:1])
+        until(lambda: service.answers.waiting == 0)  # taken: it is being held
+        service.answers.submit(images[:4])
+        with pytest.raises(BusyError, match="4 images are waiting"):
+            service.answers.submit(images[:1])
+
+
+def test_what_nobody_waits_for_is_not_answered(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none")
+    with hold(service):
+        service.answers.submit(images[:1])
+        until(lambda: service.answers.waiting == 0)
+        late = service.answers.submit(images[:4])
+        assert late.cancel()
+    assert answer(service, images[:1]).shape == (1, 10)
+    with pytest.raises(CancelledError):
+        late.result()
+    until(lambda: len(recent(service, 0)) == 2)
+
+
+class hold:  # noqa: N801 (reads as a verb)
+    """Keeps the model from answering for a while."""
+
+    def __init__(self, service: Service) -> None:
+        self.method, self.go_on = service.answers.method, threading.Event()
+
+    def __enter__(self) -> None:
+        self.predict = self.method.predict
+
+        def wait_first(images: Tensor) -> Tensor:
+            self.go_on.wait(60)
+            return self.predict(images)
+
+        self.method.predict = wait_first  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        self.method.predict = self.predict  # type: ignore[method-assign]
+        self.go_on.set()
+
+
+# ---- bulkheads
+
+
+def test_one_request_that_breaks_the_model_does_not_take_others_with_it(
+    make: Callable[..., Service], images: Tensor
+) -> None:
+    service = make("none", pace=Pace(batch=4, wait=0.5))
+    good, bad = service.answers.submit(images[:1]), service.answers.submit(images[:1, :, :5, :5])
+    assert good.result(timeout=60).probabilities.shape == (1, 10)
+    with pytest.raises(Exception, match=r"."):
+        bad.result(timeout=60)
+    assert answer(service, images[:2]).shape == (2, 10)
+
+
+def test_a_broken_state_is_not_answered_with(make: Callable[..., Service], images: Tensor) -> None:
+    service = make()
+    broken = {name: torch.full_like(value, torch.nan) for name, value in service.answers.source.tensors.items()}
+    service.answers.publish(State(7, broken))
+    expected = navia.adapt(VIT, "none", "tome:24").predict(images[:2]).softmax(dim=1)
+    torch.testing.assert_close(answer(service, images[:2]), expected, atol=1e-5, rtol=1e-4)
+    assert any("not finite" in event.text for event in status(service).events)
+    until(lambda: service.answers.step == 0)
+
+
+def test_a_bad_update_is_rolled_back_and_answers_go_on(make: Callable[..., Service], images: Tensor) -> None:
+    """A learning rate that blows the parameters up: the guard restores them, and nothing of it is seen."""
+    service = make(lr=1e6)
+    for start in range(0, 40, 8):
+        assert bool(answer(service, images[start : start + 8]).isfinite().all())
+        until(lambda: service.learner.waiting == 0 and not service.learner._busy)
+    now = status(service)
+    assert now.adaptation.guard_events >= 1
+    assert any(event.kind == "guard" and "restored" in event.text for event in now.events)
+
+
+def test_a_step_that_fails_is_given_up(make: Callable[..., Service], images: Tensor) -> None:
+    service = make()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory at /some/path")
+
+    service.learner.adapter.method.learn = fail  # type: ignore[method-assign, assignment]
+    for start in range(0, 24, 8):
+        answer(service, images[start : start + 8])
+        until(lambda n=start // 8 + 1: sum(e.kind == "error" for e in status(service).events) == n)
+    until(lambda: service.learner.mode == "paused")
+    assert answer(service, images[:2]).shape == (2, 10)
+    assert service.alive
+    assert not any("/some/path" in event.text for event in status(service).events)
+
+
+# ---- load
+
+
+def test_adaptation_is_shed_before_answers(make: Callable[..., Service], images: Tensor) -> None:
+    """While more than a batch waits no step begins; what is answered meanwhile pushes the oldest images out."""
+    service = make(pace=Pace(batch=2, wait=0, adapt_batch=4, enough=4))
+    with hold(service):
+        futures = [service.answers.submit(images[i : i + 1]) for i in range(30)]
+        assert service.learner.mode == "shedding"
+        assert service.learner.adapter.steps == 0
+    assert all(future.result(timeout=60).probabilities.shape == (1, 10) for future in futures)
+    until(lambda: service.learner.waiting < 4 and not service.learner._busy)
+    now = status(service).adaptation
+    assert now.images_shed > 0
+    assert now.images_adapted + now.images_shed + now.images_waiting == 30
+
+
+def test_a_paused_service_answers_and_does_not_adapt(make: Callable[..., Service], images: Tensor) -> None:
+    service = make()
+    assert service.pause(True).state == "paused"
+    answer(service, images[:16])
+    assert (service.learner.waiting, service.learner.adapter.steps) == (0, 0)
+    assert service.pause(False).state == "waiting"
+    answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+
+
+def test_few_images_are_learned_from_after_a_while(make: Callable[..., Service], images: Tensor) -> None:
+    service = make(pace=Pace(batch=8, wait=0, adapt_batch=32, adapt_wait=0.2, enough=8))
+    answer(service, images[:7])
+    time.sleep(0.5)
+    assert service.answers.step == 0
+    answer(service, images[7:8])
+    until(lambda: service.answers.step == 1)
+
+
+def test_methods_without_adaptation_are_off(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none")
+    answer(service, images[:16])
+    assert status(service).adaptation.state == "off"
+    assert service.pause(True).state == "off"
+
+
+# ---- control
+
+
+def test_reset_rollback_and_delta(make: Callable[..., Service], images: Tensor) -> None:
+    service = make(every=2)
+    for start in range(0, 40, 8):
+        answer(service, images[start : start + 8])
+        until(lambda n=start // 8 + 1: service.answers.step == n)
+    adapted = service.delta().result(60)
+    assert service.rollback().result(60) == "back to step 4"
+    assert service.rollback().result(60) == "back to step 2"
+    assert service.rollback().result(60) == "back to step 0"
+    assert service.rollback().result(60) == "back to the source"
+    assert service.load_delta(adapted).result(60) == "went on from the delta of step 5"
+    again = safetensors.torch.load(service.delta().result(60))
+    assert all(torch.equal(again.pop(name), value) for name, value in safetensors.torch.load(adapted).items())
+    assert not again
+    assert service.reset().result(60) == "back to the source"
+    fresh = navia.adapt(VIT, "none", "tome:24").predict(images[:4]).softmax(dim=1)
+    torch.testing.assert_close(answer(service, images[:4]), fresh, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04no pickle either", b"x" * 1000])
+def test_only_a_delta_is_a_delta(make: Callable[..., Service], content: bytes) -> None:
+    with pytest.raises(navia.NaviaError, match="delta"):
+        make().load_delta(content).result(60)
+
+
+def test_status_and_pictures(make: Callable[..., Service], images: Tensor) -> None:
+    service = make()
+    answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+    service.watch.beat()
+    now = status(service)
+    assert now.ready
+    assert sum(found.count for found in now.classes) == 8
+    assert now.adaptation.images_adapted == 8
+    assert now.adaptation.drift > 0
+    shown = recent(service, 0)
+    assert [picture.number for picture in shown] == [8, 7, 6]
+    assert recent(service, 7)[0].number == 8
+    assert recent(service, 8) == []
+    until(lambda: len(status(service).series.time) >= 2)
+    series = status(service).series
+    assert len({len(values) for values in series.model_dump().values()}) == 1
+    assert sum(series.images_per_second) == 8
+
+
+def test_no_picture_is_kept_where_that_is_asked(source: navia.SourceStatistics, images: Tensor) -> None:
+    service = Service(VIT, "none", "tome:24", source, settings=Settings(keep_images=0))
+    service.start()
+    answer(service, images[:4])
+    assert recent(service, 0) == []
+    service.stop()
+    with pytest.raises(BusyError, match="shutting down"):
+        service.answers.submit(images[:1])
