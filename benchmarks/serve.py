@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -31,11 +32,13 @@ import serve_wire
 from navia.images.corruptions import corrupt
 from navia.images.folder import scan
 from navia.images.sample import unseen_images
+from navia.serve.client import ServiceError
 from serve_wire import Server, serving
 
 REDUCERS = {"embedded": "tome:24", "deit": "tome:8"}
 PICTURES = 256  # sent again and again
 CONNECTIONS = 64  # of the open loop, at most
+LEAD = 40  # requests before each measurement: more than one step needs
 SHARES = (0.5, 0.95, 0.99)
 TARGET = 1.25
 
@@ -73,10 +76,16 @@ class Setting:
 
     def rest(self) -> None:
         """Adaptation stops, and what it has begun is over: the next setting has the machine for itself."""
-        if self.method != "none":
-            with self.server.client() as client, tempfile.TemporaryDirectory() as folder:
-                client.pause()
-                client.save_delta(Path(folder) / "delta")  # comes after the step that is under way
+        if self.method == "none":
+            return
+        with self.server.client() as client, tempfile.TemporaryDirectory() as folder:
+            client.pause()
+            for _ in range(4):
+                try:
+                    client.save_delta(Path(folder) / "delta")  # comes after the step that is under way
+                    break
+                except ServiceError:  # on a busy machine a step may outlast the service's patience
+                    continue
 
     def wake(self) -> None:
         with self.server.client() as client:
@@ -91,8 +100,8 @@ def requests_of(model: str) -> list[bytes]:
     if model == "deit":
         folder = scan(real.IMAGES)
         positions = range(0, len(folder), len(folder) // PICTURES)[:PICTURES]
-        pictures = real.corrupted(folder, list(positions), "gaussian_noise", 3)
-        return [serve_wire.request("/v1/predict", encoded(p, "JPEG"), "image/jpeg") for p in pictures]
+        photos = real.corrupted(folder, list(positions), "gaussian_noise", 3)
+        return [serve_wire.request("/v1/predict", encoded(p, "JPEG"), "image/jpeg") for p in photos]
     pictures = [corrupt(p, "gaussian_noise", 2, seed=i) for i, p in enumerate(unseen_images().images[:PICTURES])]
     return [serve_wire.request("/v1/predict", encoded(p, "PNG")) for p in pictures]
 
@@ -122,7 +131,8 @@ def options_of(model: str, reduce: str, folder: Path) -> list[str]:
 def settings_of(model: str, reduce: str) -> Iterator[list[Setting]]:
     """All servers run all the time; only one is asked."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        folder, settings = Path(name), []
+        folder = Path(name)
+        settings: list[Setting] = []
         for method, own in (("none", "none"), ("none", reduce), ("navia", "none"), ("navia", reduce)):
             options = [*options_of(model, own, folder), "--reduce", own, "--method", method]
             log = folder / f"{len(settings)}.log"
@@ -135,9 +145,11 @@ def settings_of(model: str, reduce: str) -> Iterator[list[Setting]]:
 
 
 def cpu_clock(processes: Sequence[int]) -> Callable[[], float]:
-    """Seconds of all cores that went to others than this process and those given, since the call."""
+    """Seconds of all cores that went to others than this process and those given, since the call; 0 where unknown."""
 
     def busy() -> float:
+        if not Path("/proc/stat").exists():
+            return 0.0
         ticks = [int(v) for v in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         own = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in (os.getpid(), *processes)]
         return (sum(ticks) - ticks[3] - ticks[4] - sum(int(f[11]) + int(f[12]) for f in own)) / os.sysconf("SC_CLK_TCK")
@@ -173,8 +185,11 @@ def poisson(rate: float, seconds: float, seed: int) -> list[float]:
     return [float(t) for t in times[times < seconds]]
 
 
-def slot(setting: Setting, settings: Sequence[Setting], requests: Sequence[bytes], times: Sequence[float]) -> Slot:
+def slot(setting: Setting, settings: Sequence[Setting], requests: Sequence[bytes], rate: float, times: Sequence[float]
+         ) -> Slot:  # fmt: skip
+    """After a lead-in that is not counted, so that adaptation has images to work on from the start."""
     setting.wake()
+    serve_wire.run(serve_wire.open_loop(setting.port, requests, [at / rate for at in range(LEAD)], CONNECTIONS))
     before, others = setting.counts(), cpu_clock([s.server.process.pid for s in settings])
     run = serve_wire.run(serve_wire.open_loop(setting.port, requests, times, CONNECTIONS))
     share = others() / run.seconds / (os.cpu_count() or 1)
@@ -188,15 +203,17 @@ def measure(settings: Sequence[Setting], requests: Sequence[bytes], rate: float,
     time is over. Of all rounds the quietest are kept; how many there were."""
     deadline = time.monotonic() + 60 * asked.minutes
     for setting in settings:  # kernels are chosen, memory is allocated
-        slot(setting, settings, requests, poisson(rate, max(2.0, 100 / rate), 0))
+        slot(setting, settings, requests, rate, poisson(rate, max(2.0, 64 / rate), 0))
     calm = number = 0
-    length = len(settings) * asked.seconds * 1.2
+    length = len(settings) * (asked.seconds + LEAD / rate) * 1.1
     while calm < asked.rounds and (number < asked.rounds or time.monotonic() + length < deadline):
         number += 1
         turn = number % len(settings)
         for setting in (*settings[turn:], *settings[:turn]):
-            setting.slots.append(slot(setting, settings, requests, poisson(rate, asked.seconds, number)))
-        calm += disturbance(settings, number - 1) < asked.quiet
+            setting.slots.append(slot(setting, settings, requests, rate, poisson(rate, asked.seconds, number)))
+        others = disturbance(settings, number - 1)
+        calm += others < asked.quiet
+        print(f"round {number}: other processes took up to {100 * others:.0f} % of the cores", file=sys.stderr, flush=True)
     kept = sorted(sorted(range(number), key=lambda i: disturbance(settings, i))[: asked.rounds])
     for setting in settings:
         setting.slots = [setting.slots[i] for i in kept]
@@ -285,10 +302,10 @@ def load(asked: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     used, late = max(row["generator_cores"] for row in rows), max(row["lag_p99_ms"] for row in rows)
     others = [share for row in rows for share in row["others"]]
     print(
-        f"{asked.rounds} quietest of {rounds} rounds of {asked.seconds:g} s per setting, order rotated. The load generator "
-        f"shares the {os.cpu_count()} cores\nwith the server: it took {used:.2f} of a core at most, and 99 % of the requests "
-        f"were sent within {late:.1f} ms of their time.\nOther processes took {100 * median(others):.0f} % of the cores "
-        f"(median of the turns; highest {100 * max(others):.0f} %)."
+        f"{asked.rounds} quietest of {rounds} rounds of {asked.seconds:g} s per setting, order rotated\n"
+        f"the load generator shares the {os.cpu_count()} cores with the server: it took {used:.2f} of a core at most, and\n"
+        f"sent 99 % of the requests within {late:.1f} ms of their time; other processes took {100 * median(others):.0f} % "
+        f"of the cores\n(median of the turns; highest {100 * max(others):.0f} %)"
     )
     print_load(report)
     return report, True
@@ -314,6 +331,7 @@ def main() -> None:
     for command in (asked, soak, kill):
         command.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers end, too
     report, sound = options.call(options)
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")

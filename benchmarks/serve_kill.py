@@ -31,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="kills")
     parser.add_argument("--every", type=int, default=5, help="steps between checkpoints")
     parser.add_argument("--connections", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=60.0, help="that a round may take at most")
+    parser.add_argument("--rate", type=float, default=40.0, help="requests a second, at most")
+    parser.add_argument("--seconds", type=float, default=90.0, help="that a process may live at most")
     parser.set_defaults(call=kill)
 
 
@@ -57,13 +58,15 @@ async def live(server: Server, asked: argparse.Namespace, more: float, dies: boo
     watcher = await Wire.to(port)
     first = await step_and_images(watcher)
     assert first is not None
-    life, deadline, sent = Life(*first, seen=first[0]), time.monotonic() + asked.seconds, 0
+    begun, sent = time.monotonic(), 0
+    life, deadline = Life(*first, seen=first[0]), begun + asked.seconds
 
     async def ask_on() -> None:
         nonlocal sent
         wire = await Wire.to(port)
         while not wire.closed and sent < 50_000 and time.monotonic() < deadline:
             sent += 1
+            await asyncio.sleep(max(0.0, begun + sent / asked.rate - time.monotonic()))
             reply = await wire.ask(prepared[sent % len(prepared)])
             if reply.status:  # none: it died meanwhile
                 note(life, reply)

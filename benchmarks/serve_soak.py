@@ -254,8 +254,8 @@ def accuracies(stream: Stream, outcome: Outcome) -> list[dict[str, Any]]:
 
 def slope(memory: list[tuple[int, float]]) -> float:
     """MiB per 1,000 requests over the second half, by least squares."""
-    late = [point for point in memory if point[0] >= memory[-1][0] / 2]
-    return float(1000 * np.polyfit(*np.transpose(late), 1)[0]) if len(late) > 2 else 0.0
+    late = np.asarray([point for point in memory if point[0] >= memory[-1][0] / 2])
+    return float(1000 * np.polyfit(late[:, 0], late[:, 1], 1)[0]) if len(late) > 2 else 0.0
 
 
 def checks(stream: Stream, outcome: Outcome, status: dict[str, Any] | None, ended: int | None, grows: float, most: float

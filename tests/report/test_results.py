@@ -100,7 +100,8 @@ def made_up(
         "source_path": None, "method": method, "reduce": reduce, "realtime": False, "adapt_for": None, "seed": seed,
         "batch": 64, "label": None, "options": {}, "realtime_ratio": None, "count": 1000, "correct": correct,
         "top1": top1, "top5": min(1.0, top1 + 0.2), "ece": 0.1 + 0.1 * top1, "nll": 2.0, "low": low, "high": high,
-        "gmacs": 17.6 if reduce == "none" else 13.1, "gmacs_paper": 16.8, "trainable": 0, "ms_per_image": 9.5, "guard": [],
+        "gmacs": 17.6 if reduce == "none" else 13.1, "gmacs_paper": 16.8, "trainable": 0, "ms_per_image": 9.5,
+        "peak_mib": 300.0, "guard": [],
         "finished": "2026-01-01T00:00:00", "wall_seconds": 3.0, "fingerprint": prints,
     }  # fmt: skip
     for name, value in changes.items():

@@ -137,6 +137,8 @@ class Service:
         if not self.learner.off and paused != self.learner.paused:
             self.learner.pause(paused)
             self._event("pause" if paused else "resume", f"at step {self.learner.adapter.steps}")
+        if self.learner.off:
+            return self.done(f"{self.method} does not adapt: nothing to pause")
         return self.done("adaptation is paused" if self.learner.paused else "adaptation goes on")
 
     def reset(self) -> "Future[str]":

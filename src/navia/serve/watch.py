@@ -149,7 +149,8 @@ class Watch:
     def _now(self) -> _Second:
         now = int(time.time())
         if now not in self._seconds:
-            self._seconds[now] = _Second()
+            before = next(reversed(self._seconds.values()), _Second())
+            self._seconds[now] = _Second(discrepancy=before.discrepancy, drift=before.drift, step=before.step)
             while len(self._seconds) > _SECONDS + 2:
                 self._seconds.popitem(last=False)
         return self._seconds[now]
@@ -163,11 +164,11 @@ class Watch:
 
 
 def _carried_on(seconds: Iterable[tuple[int, _Second | None]]) -> list[tuple[int, _Second]]:
-    """A second in which nothing was told still has the drift and step of the one before."""
+    """A second in which nothing was told still has the state of the one before."""
     points: list[tuple[int, _Second]] = []
     for t, second in seconds:
         before = points[-1][1] if points else _Second()
-        points.append((t, second or _Second(drift=before.drift, step=before.step)))
+        points.append((t, second or _Second(discrepancy=before.discrepancy, drift=before.drift, step=before.step)))
     return points
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from navia.adapt.method import METHODS
 from navia.report.numbers import finite
 from navia.report.results.lines import Line, Setting
 from navia.report.results.tables import Table
@@ -20,11 +21,11 @@ class Sweep:
 
 
 def rate_sweeps(table: Table, rate: str) -> list[Sweep]:
-    """Lines that differ only in the option `rate`, at least two values of it."""
+    """Lines that differ only in the option `rate`, at least two values of it; one that is not given has its default."""
     found: dict[tuple[str, str, str, tuple[bool, bool]], dict[float, Line]] = {}
     for line in table.lines:
         options = line.setting.given
-        value = finite(options.pop(rate, None))
+        value = finite(options.pop(rate, _default(line.setting.method, rate)))
         if value is not None:
             rest = json.dumps(options, sort_keys=True)
             found.setdefault((line.setting.method, line.setting.reduce, rest, line.setting.block), {})[value] = line
@@ -33,6 +34,11 @@ def rate_sweeps(table: Table, rate: str) -> list[Sweep]:
         for (method, reduce, rest, _), lines in found.items()
         if len(lines) > 1
     ]
+
+
+def _default(method: str, option: str) -> object:
+    """None: the method has no such option, or is not known here (rows may be of someone's own)."""
+    return getattr(METHODS.get(method).Options(), option, None) if method in METHODS.names() else None
 
 
 def relative(values: Sequence[float | None]) -> list[float]:
