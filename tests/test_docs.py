@@ -13,9 +13,10 @@ WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
-def test_snippets(page: Path) -> None:
+def test_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of one page share their names; those for torchrun are covered by the tests of several processes."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)  # for the files that they write
     names: dict[str, object] = {}
     for block in blocks:
         if not block.startswith("# torchrun"):
