@@ -35,7 +35,7 @@ from navia.images.sample import unseen_images
 from navia.serve.client import ServiceError
 from serve_wire import Server, serving
 
-REDUCERS = {"embedded": "tome:24", "deit": "tome:8"}
+DEFAULTS = {"embedded": ("tome:24", 10, 4.0), "deit": ("tome:8", 5, 15.0)}  # reducer, rounds, seconds of a turn
 PICTURES = 256  # sent again and again
 CONNECTIONS = 64  # of the open loop, at most
 LEAD = 40  # requests before each measurement: more than one step needs
@@ -187,14 +187,15 @@ def poisson(rate: float, seconds: float, seed: int) -> list[float]:
 
 def slot(setting: Setting, settings: Sequence[Setting], requests: Sequence[bytes], rate: float, times: Sequence[float]
          ) -> Slot:  # fmt: skip
-    """After a lead-in that is not counted, so that adaptation has images to work on from the start."""
+    """After a lead-in, whose replies are not counted, so that adaptation has images to work on from the start."""
     setting.wake()
+    before = setting.counts()
     serve_wire.run(serve_wire.open_loop(setting.port, requests, [at / rate for at in range(LEAD)], CONNECTIONS))
-    before, others = setting.counts(), cpu_clock([s.server.process.pid for s in settings])
+    others = cpu_clock([s.server.process.pid for s in settings])
     run = serve_wire.run(serve_wire.open_loop(setting.port, requests, times, CONNECTIONS))
     share = others() / run.seconds / (os.cpu_count() or 1)
-    steps, adapted, shed = (b - a for a, b in zip(before, setting.counts(), strict=True))
     setting.rest()
+    steps, adapted, shed = (b - a for a, b in zip(before, setting.counts(), strict=True))
     return Slot(run, share, steps, adapted, shed)
 
 
@@ -241,6 +242,8 @@ def row_of(setting: Setting) -> dict[str, Any]:
         "failed": sum(s.run.failed for s in slots),
         "lag_p99_ms": 1000 * float(np.quantile(np.concatenate([s.run.lags for s in slots]), 0.99)),
         "generator_cores": sum(s.run.cpu for s in slots) / seconds,
+        "rounds_p50_ms": [round(1000 * float(np.quantile(s.run.latencies, 0.5)), 1) for s in slots],
+        "rounds_p95_ms": [round(1000 * float(np.quantile(s.run.latencies, 0.95)), 1) for s in slots],
         "others": [round(s.others, 3) for s in slots],
     }
 
@@ -277,7 +280,8 @@ def print_load(report: dict[str, Any]) -> None:
 
 
 def load(asked: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    reduce = asked.reduce or REDUCERS[asked.model]
+    reduce, rounds, seconds = DEFAULTS[asked.model]
+    reduce, asked.rounds, asked.seconds = asked.reduce or reduce, asked.rounds or rounds, asked.seconds or seconds
     if asked.model == "deit" and not (real.WEIGHTS.exists() and real.IMAGES.exists()):
         sys.exit("no weights or images of DeiT-Ti: set NAVIA_DEIT and NAVIA_IMAGENET")
     requests = requests_of(asked.model)
@@ -290,22 +294,22 @@ def load(asked: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             f"{asked.model}: half of the saturating load of none + none is {rate:.1f} req/s; one picture a request, Poisson "
             f"arrivals, latency from the scheduled time", flush=True
         )  # fmt: skip
-        rounds = measure(settings, requests, rate, asked)
+        made = measure(settings, requests, rate, asked)
         plain, plain_reduced, adapting, adapting_reduced = settings
         pairs = [(adapting, plain), (adapting_reduced, plain_reduced), (adapting_reduced, plain)]
         report = {
             "model": asked.model, "reduce": reduce, "saturation": curve, "rate": rate, "rounds": asked.rounds,
-            "rounds_made": rounds, "seconds": asked.seconds, "cores": os.cpu_count(),
+            "rounds_made": made, "seconds": asked.seconds, "cores": os.cpu_count(),
             "settings": {s.name: row_of(s) for s in settings}, "ratios": [ratio_of(*pair) for pair in pairs],
         }  # fmt: skip
     rows = report["settings"].values()
     used, late = max(row["generator_cores"] for row in rows), max(row["lag_p99_ms"] for row in rows)
     others = [share for row in rows for share in row["others"]]
     print(
-        f"{asked.rounds} quietest of {rounds} rounds of {asked.seconds:g} s per setting, order rotated\n"
+        f"{asked.rounds} quietest of {made} rounds of {asked.seconds:g} s per setting, order rotated\n"
         f"the load generator shares the {os.cpu_count()} cores with the server: it took {used:.2f} of a core at most, and\n"
         f"sent 99 % of the requests within {late:.1f} ms of their time; other processes took {100 * median(others):.0f} % "
-        f"of the cores\n(median of the turns; highest {100 * max(others):.0f} %)"
+        f"of the cores\n(median of the turns; highest {100 * max(others):.0f} %); steps and images include the lead-in"
     )
     print_load(report)
     return report, True
@@ -315,11 +319,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     asked = commands.add_parser("load", help="reply latency with adaptation against without")
-    asked.add_argument("--model", choices=list(REDUCERS), default="embedded")
+    asked.add_argument("--model", choices=list(DEFAULTS), default="embedded")
     asked.add_argument("--reduce", help="default: tome:24 for embedded, tome:8 for deit")
     asked.add_argument("--rate", type=float, help="requests a second; default: half of what saturates none + none")
-    asked.add_argument("--rounds", type=int, default=5)
-    asked.add_argument("--seconds", type=float, default=8.0, help="of each setting in each round")
+    asked.add_argument("--rounds", type=int, help="default 10, with deit 5")
+    asked.add_argument("--seconds", type=float, help="of each setting in each round; default 4, with deit 15")
     asked.add_argument("--step-seconds", type=float, default=2.0, help="of each closed loop")
     asked.add_argument("--quiet", type=float, default=0.1, help="share of the cores that others may take in a quiet round")
     asked.add_argument("--minutes", type=float, default=5.0, help="after which no further round is begun")

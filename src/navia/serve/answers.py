@@ -111,28 +111,31 @@ class Answers(threading.Thread):
     # ---- this thread
 
     def run(self) -> None:
-        while jobs := self._take():
-            with self.gate.closed():
+        while self._wait():
+            with self.gate.closed():  # from the first arrival on: adaptation needs a moment to come to rest
+                jobs = self._take()
                 self._take_up_state()
-                self._answer(jobs)
+                if jobs:
+                    self._answer(jobs)
         for job in self._jobs:
             job.future.set_exception(BusyError("the service is shutting down"))
 
-    def _take(self) -> list[_Job]:
-        """Jobs for one batch; none once the service stops."""
+    def _wait(self) -> bool:
+        """For the first job; False once the service stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._stopping)
-            if self._jobs:
-                patience = self._jobs[0].arrived + self.pace.wait - time.monotonic()
-                self._changed.wait_for(lambda: self._waiting >= self.pace.batch or self._stopping, max(0.0, patience))
-            if self._stopping:
-                return []
+            return not self._stopping
+
+    def _take(self) -> list[_Job]:
+        """Jobs for one batch: the first one's patience is the time for others to join it."""
+        with self._changed:
+            patience = self._jobs[0].arrived + self.pace.wait - time.monotonic()
+            self._changed.wait_for(lambda: self._waiting >= self.pace.batch or self._stopping, max(0.0, patience))
             jobs = [self._jobs.popleft()]
             while self._jobs and sum(len(job.images) for job in jobs) + len(self._jobs[0].images) <= self.pace.batch:
                 jobs.append(self._jobs.popleft())
             self._waiting -= sum(len(job.images) for job in jobs)
-        wanted = [job for job in jobs if job.future.set_running_or_notify_cancel()]  # nobody waits for the others any more
-        return wanted or self._take()
+        return [job for job in jobs if job.future.set_running_or_notify_cancel()]  # nobody waits for the others any more
 
     def _take_up_state(self) -> None:
         with self._changed:
