@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--severity", type=int, default=2)
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument(
-        "--rate", type=float, default=0.0, help="requests a second, at most; 0: as fast as they are answered"
+        "--rate", type=float, default=50.0, help="requests a second, at most; 0: as fast as they are answered"
     )
     parser.add_argument("--minutes", type=float, default=9.0, help="after which the stream ends")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from navia.bench.reference import Published, label_of, published, published_model
 from navia.images.corruptions import names
@@ -87,14 +87,15 @@ def paper_note(table: Table) -> str:
 # ---- Markdown
 
 
-def markdown(table: Table, *, intervals: bool = True, with_paper: bool = False) -> str:
-    """One table per block. with_paper: a column of published averages beside ours."""
+def markdown(table: Table, *, intervals: bool = True, with_paper: bool = False, without: Collection[str] = ()) -> str:
+    """One table per block. with_paper: a column of published averages beside ours. without: kinds of columns to leave out."""
     extra = with_paper and has_paper(table, [table.average])
-    return "\n\n".join(_markdown_block(table, block, intervals, extra) for block in table.blocks)
+    return "\n\n".join(_markdown_block(table, block, intervals, extra, without) for block in table.blocks)
 
 
-def _markdown_block(table: Table, block: Block, intervals: bool, with_paper: bool) -> str:
-    columns = [_markdown_column(table, block, column, intervals, with_paper) for column in table.columns]
+def _markdown_block(table: Table, block: Block, intervals: bool, with_paper: bool, without: Collection[str]) -> str:
+    kept = [column for column in table.columns if column.kind not in without]
+    columns = [_markdown_column(table, block, column, intervals, with_paper) for column in kept]
     head = ["method", *(title for titles, _ in columns for title in titles)]
     lines = [f"**{block.title}**\n"] if block.title else []
     lines += [_pipes(head), "|---|" + "---:|" * (len(head) - 1)]
