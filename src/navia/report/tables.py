@@ -88,7 +88,7 @@ def paper_note(table: Table) -> str:
 
 
 def markdown(table: Table, *, intervals: bool = True, with_paper: bool = False, without: Collection[str] = ()) -> str:
-    """One table per block. with_paper: a column of published averages beside ours. without: kinds of columns to leave out."""
+    """One table per block. with_paper: a column of published averages beside ours. without: kinds of columns left out."""
     extra = with_paper and has_paper(table, [table.average])
     return "\n\n".join(_markdown_block(table, block, intervals, extra, without) for block in table.blocks)
 
