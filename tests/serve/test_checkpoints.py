@@ -118,6 +118,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
         while send(server.client(), 8) <= step:
             pass
         server.client().pause()
+        server.client().save_delta(tmp_path / "delta")  # comes after the step that may be under way
         left = server.client().status()["adaptation"]
         assert server.end() == 0
     with serving(*options, log=tmp_path / "third") as server:

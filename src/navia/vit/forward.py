@@ -39,8 +39,7 @@ class Touch:
 class Outcome:
     """logits [B, classes]; pooled [B, K, D]: what the classifier read, before head_shift, CLS first.
     features [B, L, D]: the CLS row after each block, through the norm that reads it next (norm1 of the next block, the
-    final norm after the last). tokens: those that left the last block, of which unless traced only the rows that the
-    classifier reads are computed. counts: tokens entering each block, then leaving
+    final norm after the last). tokens: those that left the last block. counts: tokens entering each block, then leaving
     the last. keys [B, N_l, d], attention [B, N_l] of each block. Those not asked for are None."""
 
     logits: Tensor
@@ -77,9 +76,7 @@ def run(
     tokens = _enter(vit, images, touch)
     if trace:
         tokens = tokens.traced()
-    counts, cls_rows, hooked = [tokens.length], [], _hooked(vit)
-    reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
-    read = None if trace or keys or attention or hooked else vit.reads
+    counts, cls_rows, reuse = [tokens.length], [], _may_reuse(vit)
     all_keys: list[Tensor] = []
     all_attention: list[Tensor] = []
 
@@ -91,9 +88,6 @@ def run(
             cls_rows.append(normed[:, 0])
         q, k, v = vit.qkv(layer, normed)
         sizes = tokens.sizes if reduce.weighs_attention(layer, vit.depth) else None
-        counts.append(tokens.prefix + reduce.left(tokens.image_count, r) if r else tokens.length)
-        if layer == vit.depth - 1 and read is not None:  # nobody looks at the other rows any more, merged or not
-            tokens, q, normed, r = _first_rows(tokens, read), q[:, :, :read], normed[:, :read], 0
         attended = attend(q, k, v, sizes, vit.attention_dropout(layer))
         seen = Seen(
             mean_keys(k) if keys or (r and reduce.needs_keys) else None,
@@ -105,6 +99,7 @@ def run(
         if touch.bias_position == "post_merge":
             tokens = _bias(tokens, touch.cls_bias.get(layer))
         tokens = _breath(_add(tokens, vit.mlp(layer, tokens.values), reuse), breathe)
+        counts.append(tokens.length)
         if keys and seen.keys is not None:
             all_keys.append(seen.keys)
         if attention and seen.cls_attention is not None:
@@ -174,13 +169,11 @@ class _Breath(torch.autograd.Function):
         return gradient, None
 
 
-def _first_rows(tokens: Tokens, count: int) -> Tokens:
-    return Tokens(tokens.values[:, :count], min(tokens.prefix, count))
-
-
-def _hooked(vit: ViT) -> bool:
-    """Whether somebody looks at, and may keep, what the parts put out."""
-    return not torch.compiler.is_compiling() and any(module._forward_hooks for module in vit.modules())
+def _may_reuse(vit: ViT) -> bool:
+    """Whether nobody looks at a block's outputs afterwards: no backward pass, and no hook that keeps them."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return not any(module._forward_hooks for module in vit.modules())
 
 
 def _bias(tokens: Tokens, bias: Tensor | None) -> Tokens:

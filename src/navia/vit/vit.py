@@ -59,11 +59,6 @@ class ViT(nn.Module, ABC):
         """(height, width) that the position embedding is made for; None: any multiple of the patch size."""
 
     @property
-    def reads(self) -> int | None:
-        """How many of the first rows `pool` looks at; None: all."""
-        return None
-
-    @property
     def dim(self) -> int:
         return self.cls_token.shape[-1]
 

@@ -97,12 +97,9 @@ class TimmViT(ViT):
         block = self._block(layer)
         return cast(Tensor, block.drop_path2(block.ls2(block.mlp(block.norm2(x)))))
 
-    @property
-    def reads(self) -> int:
-        return 2 if self._distilled else 1
-
     def pool(self, tokens: Tokens) -> Tensor:
-        return cast(Tensor, self._vit.fc_norm(self._vit.norm(tokens.values[:, : self.reads])))
+        rows = tokens.values[:, : 2 if self._distilled else 1]
+        return cast(Tensor, self._vit.fc_norm(self._vit.norm(rows)))
 
     def classify(self, pooled: Tensor) -> Tensor:
         if self._distilled:

@@ -89,12 +89,8 @@ class TorchvisionViT(ViT):
         block = self._block(layer)
         return cast(Tensor, block.mlp(block.ln_2(x)))
 
-    @property
-    def reads(self) -> int:
-        return 1
-
     def pool(self, tokens: Tokens) -> Tensor:
-        return cast(Tensor, self._vit.encoder.ln(tokens.values[:, : self.reads]))
+        return cast(Tensor, self._vit.encoder.ln(tokens.values[:, :1]))
 
     def classify(self, pooled: Tensor) -> Tensor:
         return cast(Tensor, self._vit.heads(pooled[:, 0]))
