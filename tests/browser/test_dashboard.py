@@ -300,7 +300,7 @@ def test_nothing_runs_off_the_side(browser: Any, server: Server, width: int) -> 
         ".map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
     )
     assert len(sides) > 8
-    assert all(0 <= left and right <= width for left, right in sides)
+    assert all(left >= 0 and right <= width for left, right in sides)
     sheet.close()
 
 
