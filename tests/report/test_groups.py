@@ -25,7 +25,7 @@ def test_groups_cover_all_patches(name: str, reducer: Reducer) -> None:
     image = images_for(vit, 1)[0]
     groups = groups_of(vit, image, reducer)
     assert groups.shape == (image.shape[1] // vit.patch_size[0], image.shape[2] // vit.patch_size[1])
-    left = run(vit, image[None], reducer).tokens.image_count
+    left = run(vit, image[None], reducer).counts[-1] - vit.prefix
     assert set(groups.reshape(-1).tolist()) - {-1} == set(range(vit.prefix, vit.prefix + left))
     assert (groups == -1).any() == (reducer in (EViT(3, fuse=False), ToFu(3)))
 

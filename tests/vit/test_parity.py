@@ -86,7 +86,7 @@ def test_asking_for_too_much_leaves_the_prefix_and_an_image_token(registers: int
     )
     vit, reducer = navia.load(shake(model)), parse(spec)
     with torch.no_grad():
-        outcome = run(vit, images_for(vit), reducer)
+        outcome = run(vit, images_for(vit), reducer, trace=True)
     assert outcome.logits.isfinite().all()
     assert outcome.counts == token_counts(vit, reducer)
     assert outcome.tokens.prefix == 1 + registers

@@ -41,6 +41,12 @@ class Reducer(ABC):
         """Whether block `layer` adds log(size) to its attention scores, so that a merged token counts for its members."""
         return False
 
+    @property
+    def touches_all_rows(self) -> bool:
+        """Whether `step` changes rows that it neither removes nor merges, were it only their gradient. If not, the last
+        block need not be reduced at all for a classifier that reads the prefix alone."""
+        return False
+
     @abstractmethod
     def left(self, image_count: int, r: int) -> int:
         """How many image tokens are left of `image_count` after removing r: the reducer's arithmetic without tensors."""

@@ -22,6 +22,11 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
     return x.reshape(batch * rows, dim).index_select(0, _flat(index, rows)).view(batch, -1, dim)
 
 
+def _on_its_own(x: Tensor) -> Tensor:
+    """x no longer marked as a view of its flat form, which nobody holds: the forward may write into it."""
+    return torch.ops.aten._unsafe_view(x, x.shape)
+
+
 def add_at(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     """x [B, N] with values [B, M] added at index [B, M]; no gradient. On CPU far quicker than scatter_add."""
     return x.reshape(-1).index_add(0, _flat(index, x.shape[1]), values.reshape(-1)).view_as(x)
@@ -39,7 +44,7 @@ class _Take(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
         ctx.rows = x.shape[1]
-        return _select(x, index)
+        return _on_its_own(_select(x, index))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -78,7 +83,7 @@ class _MergeRows(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, kept: Tensor, removed: Tensor, into: Tensor, share: Tensor, rest: Tensor) -> Tensor:
         ctx.save_for_backward(kept, removed, into, share, rest)
         ctx.rows = x.shape[1]
-        return _merge_rows(x, kept, removed, into, share, rest)
+        return _on_its_own(_merge_rows(x, kept, removed, into, share, rest))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

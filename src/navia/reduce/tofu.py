@@ -57,6 +57,10 @@ class ToFu(Reducer):
     def weighs_attention(self, layer: int, depth: int) -> bool:
         return True  # sizes stay None, and so without effect, until the first merging block has run
 
+    @property
+    def touches_all_rows(self) -> bool:
+        return self.compat
+
     def left(self, image_count: int, r: int) -> int:
         return image_count - min(r, image_count // 2)
 

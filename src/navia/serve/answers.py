@@ -17,6 +17,7 @@ from navia.adapt.method import Method
 from navia.errors import NaviaError
 from navia.serve.gate import Gate
 from navia.serve.settings import Pace
+from navia.vit.device import use_threads
 
 log = logging.getLogger("navia.serve")
 
@@ -73,6 +74,7 @@ class Answers(threading.Thread):
         self._waiting = 0
         self._changed = threading.Condition()
         self._stopping = False
+        self._threads = torch.get_num_threads()
 
     # ---- from other threads
 
@@ -111,6 +113,7 @@ class Answers(threading.Thread):
     # ---- this thread
 
     def run(self) -> None:
+        use_threads(self._threads)  # the learner asks for fewer, which this thread would inherit
         while self._wait():
             with self.gate.closed():  # from the first arrival on: adaptation needs a moment to come to rest
                 jobs = self._take()

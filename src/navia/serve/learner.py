@@ -19,6 +19,7 @@ from navia.serve.answers import State
 from navia.serve.checkpoints import Checkpoints
 from navia.serve.gate import Gate
 from navia.serve.settings import Pace
+from navia.vit.device import use_threads
 
 log = logging.getLogger("navia.serve")
 
@@ -240,6 +241,6 @@ class Learner(threading.Thread):
 
 def _step_back(threads: int) -> None:
     """Few threads, of lower priority: a second team as large as the answers' own would slow these even while it rests."""
-    torch.set_num_threads(threads)
+    use_threads(threads)
     if sys.platform == "linux":  # elsewhere a priority is the whole process's
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

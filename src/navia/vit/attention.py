@@ -1,8 +1,34 @@
 """Attention by the fused kernel, and the two glances at it that reducers ask for."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def split_heads(projected: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values beside each other [B, N, 3*H*d] -> [B, H, N, d] each."""
+    if torch.is_grad_enabled() and projected.requires_grad and not torch.compiler.is_compiling():
+        return _SplitHeads.apply(projected, heads)
+    q, k, v = projected.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return q, k, v
+
+
+class _SplitHeads(torch.autograd.Function):
+    """Views; the backward pass writes the three gradients side by side in one go instead of stacking, then turning them."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, heads: int) -> tuple[Tensor, ...]:
+        return projected.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        batch, heads, rows, dim = grads[0].shape
+        out = grads[0].new_empty(batch, rows, 3, heads, dim)
+        for part, grad in enumerate(grads):
+            out[:, :, part] = grad.transpose(1, 2)
+        return out.flatten(2), None
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sizes: Tensor | None, dropout: float = 0.0) -> Tensor:

@@ -21,5 +21,12 @@ def find_device(name: str = "auto") -> torch.device:
     return device
 
 
+def use_threads(count: int) -> None:
+    """Compute with `count` CPU threads in the calling thread. torch gives a thread that has not computed yet the number
+    that any other thread set last, even over its own: asking makes it take that one up before ours is set."""
+    torch.get_num_threads()
+    torch.set_num_threads(count)
+
+
 def _present() -> list[str]:
     return ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]

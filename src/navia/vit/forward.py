@@ -6,14 +6,16 @@ Every method and every reducer runs through `run`. What a method puts in comes a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from navia.errors import InputError, SpecError
 from navia.reduce import NoReduction, Reducer, Seen, Tokens
 from navia.vit.attention import attend, cls_attention, mean_keys
+from navia.vit.first_row import look_at_first_row, shift_first_row, shifted_first_row
 from navia.vit.vit import ViT
 
 
@@ -39,8 +41,9 @@ class Touch:
 class Outcome:
     """logits [B, classes]; pooled [B, K, D]: what the classifier read, before head_shift, CLS first.
     features [B, L, D]: the CLS row after each block, through the norm that reads it next (norm1 of the next block, the
-    final norm after the last). tokens: those that left the last block. counts: tokens entering each block, then leaving
-    the last. keys [B, N_l, d], attention [B, N_l] of each block. Those not asked for are None."""
+    final norm after the last). tokens: those that left the last block; unless traced, only the rows that the classifier
+    reads. counts: tokens entering each block, then leaving the last. keys [B, N_l, d], attention [B, N_l] of each block.
+    Those not asked for are None."""
 
     logits: Tensor
     pooled: Tensor
@@ -49,6 +52,28 @@ class Outcome:
     features: Tensor | None = None
     keys: list[Tensor] | None = None
     attention: list[Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What is to be seen of every block. rows: how many rows of the last block anybody reads; None: all. reuse: whether
+    sums may be written into what the parts put out."""
+
+    features: bool
+    keys: bool
+    attention: bool
+    rows: int | None
+    reuse: bool
+    breathe: Callable[[], None] | None
+
+
+class _Block(NamedTuple):
+    """What comes out of a block. left: how many tokens leave it, computed or not."""
+
+    tokens: Tokens
+    left: int
+    cls_row: Tensor | None
+    seen: Seen
 
 
 def run(
@@ -62,10 +87,13 @@ def run(
     keys: bool = False,
     attention: bool = False,
     trace: bool = False,
+    lean: bool = False,
     breathe: Callable[[], None] | None = None,
 ) -> Outcome:
     """Walk `images` [B, C, H, W] through the model. Inputs are taken as checked (`ViT.check_images`, `ViT.class_mask`).
 
+    lean: keep only the tokens between blocks for the backward pass, which walks each block again: the same gradients, a
+    sixth of the memory, a third more time.
     breathe: called twice in every block, and again where the gradient comes back through it, so that long work on many
     images can step aside for a moment.
     """
@@ -76,52 +104,66 @@ def run(
     tokens = _enter(vit, images, touch)
     if trace:
         tokens = tokens.traced()
-    counts, cls_rows, reuse = [tokens.length], [], _may_reuse(vit)
-    all_keys: list[Tensor] = []
-    all_attention: list[Tensor] = []
+    hooked = _hooked(vit)
+    all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
+    reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
+    wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, breathe)
+    counts, cls_rows, seen = [tokens.length], [], []
 
     for layer, r in enumerate(reduce.amounts(vit.depth)):
-        if touch.bias_position == "block_input":
-            tokens = _bias(tokens, touch.cls_bias.get(layer))
-        normed = vit.norm1(layer, tokens.values)
-        if features and layer > 0:
-            cls_rows.append(normed[:, 0])
-        q, k, v = vit.qkv(layer, normed)
-        sizes = tokens.sizes if reduce.weighs_attention(layer, vit.depth) else None
-        attended = attend(q, k, v, sizes, vit.attention_dropout(layer))
-        seen = Seen(
-            mean_keys(k) if keys or (r and reduce.needs_keys) else None,
-            cls_attention(q, k) if attention or (r and reduce.needs_cls_attention) else None,
-        )
-        tokens = _breath(_add(tokens, vit.project(layer, attended, normed), reuse), breathe)
-        if r:
-            tokens = reduce.step(tokens, r, seen, layer, vit.depth)
-        if touch.bias_position == "post_merge":
-            tokens = _bias(tokens, touch.cls_bias.get(layer))
-        tokens = _breath(_add(tokens, vit.mlp(layer, tokens.values), reuse), breathe)
-        counts.append(tokens.length)
-        if keys and seen.keys is not None:
-            all_keys.append(seen.keys)
-        if attention and seen.cls_attention is not None:
-            all_attention.append(seen.cls_attention)
+        if lean and torch.is_grad_enabled():
+            block = checkpoint(_block, vit, reduce, touch, wish, layer, r, tokens, use_reentrant=False)
+        else:
+            block = _block(vit, reduce, touch, wish, layer, r, tokens)
+        tokens = block.tokens
+        counts.append(block.left)
+        cls_rows.append(block.cls_row)
+        if keys or attention:
+            seen.append(block.seen)
 
     pooled = vit.pool(tokens)
-    cls_rows.append(pooled[:, 0])
     return Outcome(
         logits=head(vit, pooled, touch.head_shift, classes),
         pooled=pooled,
         tokens=tokens,
         counts=tuple(counts),
-        features=torch.stack(cls_rows, dim=1) if features else None,
-        keys=all_keys if keys else None,
-        attention=all_attention if attention else None,
+        features=torch.stack([*cls_rows[1:], pooled[:, 0]], dim=1) if features else None,
+        keys=[block.keys for block in seen] if keys else None,
+        attention=[block.cls_attention for block in seen] if attention else None,
     )
+
+
+def _block(vit: ViT, reduce: Reducer, touch: Touch, wish: _Wish, layer: int, r: int, tokens: Tokens) -> _Block:
+    bias = touch.cls_bias.get(layer)
+    if bias is not None and touch.bias_position == "block_input":
+        tokens = tokens._replace(values=shifted_first_row(tokens.values, bias))
+    normed = vit.norm1(layer, tokens.values)
+    cls_row = None
+    if wish.features:
+        normed, cls_row = look_at_first_row(normed)
+    q, k, v = vit.qkv(layer, normed)
+    sizes = tokens.sizes if reduce.weighs_attention(layer, vit.depth) else None
+    left = tokens.prefix + reduce.left(tokens.image_count, r) if r else tokens.length
+    if layer == vit.depth - 1 and wish.rows is not None:  # nobody looks at the other rows any more, merged or not
+        tokens, q, normed, r = _first_rows(tokens, wish.rows), q[:, :, : wish.rows], normed[:, : wish.rows], 0
+    attended = attend(q, k, v, sizes, vit.attention_dropout(layer))
+    seen = Seen(
+        mean_keys(k) if wish.keys or (r and reduce.needs_keys) else None,
+        cls_attention(q, k) if wish.attention or (r and reduce.needs_cls_attention) else None,
+    )
+    tokens = _breath(_add(tokens, vit.project(layer, attended, normed), wish.reuse), wish.breathe)
+    if r:
+        tokens = reduce.step(tokens, r, seen, layer, vit.depth)
+    if bias is not None and touch.bias_position == "post_merge":
+        tokens = tokens._replace(values=shift_first_row(tokens.values, bias))
+    tokens = _breath(_add(tokens, vit.mlp(layer, tokens.values), wish.reuse), wish.breathe)
+    return _Block(tokens, left, cls_row, seen)
 
 
 def head(vit: ViT, pooled: Tensor, shift: Tensor | None = None, classes: Tensor | None = None) -> Tensor:
     """Pooled rows [B, K, D] -> logits, with `shift` [D] on the CLS feature, restricted to the columns `classes`."""
     if shift is not None:
-        pooled = _shifted(pooled, shift)
+        pooled = shifted_first_row(pooled, shift)
     logits = vit.classify(pooled)
     return logits if classes is None else logits[:, classes]
 
@@ -130,7 +172,7 @@ def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:
     values = vit.embed(images.to(vit.patch_projection.weight.dtype))
     prefix = vit.prefix
     if touch.cls_shift is not None:
-        values = _shifted(values, touch.cls_shift)
+        values = shifted_first_row(values, touch.cls_shift)
     values = vit.enter(values)
     if touch.prompts is not None:
         prompts = touch.prompts.to(values.dtype).expand(values.shape[0], -1, -1)
@@ -169,20 +211,13 @@ class _Breath(torch.autograd.Function):
         return gradient, None
 
 
-def _may_reuse(vit: ViT) -> bool:
-    """Whether nobody looks at a block's outputs afterwards: no backward pass, and no hook that keeps them."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    return not any(module._forward_hooks for module in vit.modules())
+def _first_rows(tokens: Tokens, count: int) -> Tokens:
+    return Tokens(tokens.values[:, :count], min(tokens.prefix, count))
 
 
-def _bias(tokens: Tokens, bias: Tensor | None) -> Tokens:
-    return tokens if bias is None else tokens._replace(values=_shifted(tokens.values, bias))
-
-
-def _shifted(values: Tensor, shift: Tensor) -> Tensor:
-    """`shift` [D] added to row 0 of values [B, N, D], in the dtype of the values."""
-    return torch.cat([values[:, :1] + shift.to(values.dtype), values[:, 1:]], dim=1)
+def _hooked(vit: ViT) -> bool:
+    """Whether somebody looks at, and may keep, what the parts put out."""
+    return not torch.compiler.is_compiling() and any(module._forward_hooks for module in vit.modules())
 
 
 def _check_touch(vit: ViT, touch: Touch) -> None:

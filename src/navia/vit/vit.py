@@ -24,6 +24,7 @@ class ViT(nn.Module, ABC):
         self.model = model
         self.preprocessing = preprocessing
         self.name = name
+        self.whole_last_block = False  # True: also rows that nobody reads, summed in the order of the library's forward
 
     # ---- what it is
 
@@ -57,6 +58,11 @@ class ViT(nn.Module, ABC):
     @abstractmethod
     def image_size(self) -> tuple[int, int] | None:
         """(height, width) that the position embedding is made for; None: any multiple of the patch size."""
+
+    @property
+    def reads(self) -> int | None:
+        """How many of the first rows `pool` looks at; None: all."""
+        return None
 
     @property
     def dim(self) -> int:

@@ -95,8 +95,12 @@ class HuggingFaceViT(ViT):
         block = self._block(layer)
         return cast(Tensor, block.dropout(block.mlp(getattr(block, self.norms[1])(x))))
 
+    @property
+    def reads(self) -> int | None:
+        return len(self.classifiers)
+
     def pool(self, tokens: Tokens) -> Tensor:
-        return cast(Tensor, self._vit.layernorm(tokens.values[:, : len(self.classifiers)]))
+        return cast(Tensor, self._vit.layernorm(tokens.values[:, : self.reads]))
 
     def classify(self, pooled: Tensor) -> Tensor:
         return cast(Tensor, getattr(self.model, self.classifiers[0])(pooled[:, 0]))
@@ -180,6 +184,10 @@ class HuggingFaceDinov2(HuggingFaceViT):
     def mlp(self, layer: int, x: Tensor) -> Tensor:
         block = self._block(layer)
         return cast(Tensor, block.drop_path(block.layer_scale2(block.mlp(block.norm2(x)))))
+
+    @property
+    def reads(self) -> None:
+        return None
 
     def pool(self, tokens: Tokens) -> Tensor:
         normed = tokens._replace(values=self._vit.layernorm(tokens.values))

@@ -10,6 +10,7 @@ from navia.errors import ModelError
 from navia.images import sample
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
+from navia.vit.attention import split_heads
 from navia.vit.checkpoint import load_checkpoint
 from navia.vit.torchvision_ops import ensure_torchvision_imports
 from navia.vit.vit import ViT
@@ -79,7 +80,7 @@ class TimmViT(ViT):
 
     def qkv(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         attn = self._block(layer).attn
-        q, k, v = attn.qkv(x).unflatten(2, (3, attn.num_heads, attn.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = split_heads(attn.qkv(x), attn.num_heads)
         return attn.q_norm(q), attn.k_norm(k), v
 
     def attention_dropout(self, layer: int) -> float:
@@ -97,9 +98,12 @@ class TimmViT(ViT):
         block = self._block(layer)
         return cast(Tensor, block.drop_path2(block.ls2(block.mlp(block.norm2(x)))))
 
+    @property
+    def reads(self) -> int:
+        return 2 if self._distilled else 1
+
     def pool(self, tokens: Tokens) -> Tensor:
-        rows = tokens.values[:, : 2 if self._distilled else 1]
-        return cast(Tensor, self._vit.fc_norm(self._vit.norm(rows)))
+        return cast(Tensor, self._vit.fc_norm(self._vit.norm(tokens.values[:, : self.reads])))
 
     def classify(self, pooled: Tensor) -> Tensor:
         if self._distilled:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from navia.errors import ModelError
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
+from navia.vit.attention import split_heads
 from navia.vit.torchvision_ops import ensure_torchvision_imports
 from navia.vit.vit import ViT
 
@@ -73,9 +74,7 @@ class TorchvisionViT(ViT):
 
     def qkv(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         attention = self._block(layer).self_attention
-        projected = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
-        q, k, v = projected.unflatten(2, (3, attention.num_heads, attention.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
-        return q, k, v
+        return split_heads(F.linear(x, attention.in_proj_weight, attention.in_proj_bias), attention.num_heads)
 
     def attention_dropout(self, layer: int) -> float:
         attention = self._block(layer).self_attention
@@ -89,8 +88,12 @@ class TorchvisionViT(ViT):
         block = self._block(layer)
         return cast(Tensor, block.mlp(block.ln_2(x)))
 
+    @property
+    def reads(self) -> int:
+        return 1
+
     def pool(self, tokens: Tokens) -> Tensor:
-        return cast(Tensor, self._vit.encoder.ln(tokens.values[:, :1]))
+        return cast(Tensor, self._vit.encoder.ln(tokens.values[:, : self.reads]))
 
     def classify(self, pooled: Tensor) -> Tensor:
         return cast(Tensor, self._vit.heads(pooled[:, 0]))
