@@ -29,10 +29,11 @@ def _touch(vit: navia.ViT, place: Any) -> Touch:
     return Touch(vector(), {layer: vector() for layer in range(vit.depth)}, place, vector().detach()[None], vector())
 
 
-def _walked(vit: navia.ViT, spec: str, place: str = "post_merge", **how: Any) -> tuple[Outcome, list[Tensor | None]]:
+def _walked(vit: navia.ViT, spec: str, place: str = "post_merge", lean: bool = False) -> tuple[Outcome, list[Tensor | None]]:
     """The outcome, and the gradients of everything that a method could tune."""
     touch = _touch(vit, place)
-    outcome = run(vit, images_for(vit), parse(spec), touch=touch, features=True, **how)
+    vit.lean = lean
+    outcome = run(vit, images_for(vit), parse(spec), touch=touch, features=True)
     assert outcome.features is not None
     loss = outcome.logits.logsumexp(dim=1).sum() + outcome.features.square().mean()
     tuned = [*vit.parameters(), touch.cls_shift, touch.head_shift, *touch.cls_bias.values()]
@@ -89,7 +90,8 @@ def test_lean_keeps_less_for_the_backward_pass() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outcome = run(vit, images_for(vit), parse("tome:3"), lean=lean)
+            vit.lean = lean
+            outcome = run(vit, images_for(vit), parse("tome:3"))
         outcome.logits.sum().backward()
         return sum(held.values())
 

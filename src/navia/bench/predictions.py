@@ -60,12 +60,25 @@ class Progress:
     finished: bool = False
 
 
+def settings_of(path: Path) -> dict[str, Any]:
+    """What the run that wrote `path` was told; nothing if there was none that could be gone on with."""
+    try:
+        found = torch.load(state_of(path), weights_only=True)["progress"]["settings"]
+    except Exception:  # `Predictions.begin` says what is wrong with it
+        return {}
+    return dict(found)
+
+
+def state_of(path: Path) -> Path:
+    return path.with_name(path.name + ".state")
+
+
 class Predictions:
     """`begin`, `add` every answered batch, `finish`; used as a context manager it saves its state on the way out."""
 
     def __init__(self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0) -> None:
         self.path = path
-        self.state_path = path.with_name(path.name + ".state")
+        self.state_path = state_of(path)
         self.class_names = class_names
         self.every = every
         self.progress = Progress(json.loads(json.dumps(settings)))

@@ -5,6 +5,7 @@ Every method and every reducer runs through `run`. What a method puts in comes a
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -87,13 +88,10 @@ def run(
     keys: bool = False,
     attention: bool = False,
     trace: bool = False,
-    lean: bool = False,
     breathe: Callable[[], None] | None = None,
 ) -> Outcome:
     """Walk `images` [B, C, H, W] through the model. Inputs are taken as checked (`ViT.check_images`, `ViT.class_mask`).
 
-    lean: keep only the tokens between blocks for the backward pass, which walks each block again: the same gradients, a
-    sixth of the memory, a third more time.
     breathe: called twice in every block, and again where the gradient comes back through it, so that long work on many
     images can step aside for a moment.
     """
@@ -101,29 +99,27 @@ def run(
     touch = touch or Touch()
     _check_touch(vit, touch)
     reduce.check(vit.depth)
-    tokens = _enter(vit, images, touch)
-    if trace:
-        tokens = tokens.traced()
-    hooked = _hooked(vit)
-    all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
-    reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
-    wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, breathe)
-    counts, cls_rows, seen = [tokens.length], [], []
+    with torch.autocast(images.device.type, vit.precision) if vit.precision else nullcontext():
+        tokens = _enter(vit, images, touch)
+        if trace:
+            tokens = tokens.traced()
+        wish = _wish(vit, reduce, trace, features, keys, attention, breathe)
+        counts, cls_rows, seen = [tokens.length], [], []
+        for layer, r in enumerate(reduce.amounts(vit.depth)):
+            if vit.lean and torch.is_grad_enabled():
+                block = checkpoint(_block, vit, reduce, touch, wish, layer, r, tokens, use_reentrant=False)
+            else:
+                block = _block(vit, reduce, touch, wish, layer, r, tokens)
+            tokens = block.tokens
+            counts.append(block.left)
+            cls_rows.append(block.cls_row)
+            if keys or attention:
+                seen.append(block.seen)
+        pooled = vit.pool(tokens)
+        logits = head(vit, pooled, touch.head_shift, classes)
 
-    for layer, r in enumerate(reduce.amounts(vit.depth)):
-        if lean and torch.is_grad_enabled():
-            block = checkpoint(_block, vit, reduce, touch, wish, layer, r, tokens, use_reentrant=False)
-        else:
-            block = _block(vit, reduce, touch, wish, layer, r, tokens)
-        tokens = block.tokens
-        counts.append(block.left)
-        cls_rows.append(block.cls_row)
-        if keys or attention:
-            seen.append(block.seen)
-
-    pooled = vit.pool(tokens)
     return Outcome(
-        logits=head(vit, pooled, touch.head_shift, classes),
+        logits=logits if vit.precision is None else logits.float(),
         pooled=pooled,
         tokens=tokens,
         counts=tuple(counts),
@@ -131,6 +127,21 @@ def run(
         keys=[block.keys for block in seen] if keys else None,
         attention=[block.cls_attention for block in seen] if attention else None,
     )
+
+
+def _wish(
+    vit: ViT,
+    reduce: Reducer,
+    trace: bool,
+    features: bool,
+    keys: bool,
+    attention: bool,
+    breathe: Callable[[], None] | None,
+) -> _Wish:
+    hooked = _hooked(vit)
+    all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
+    reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
+    return _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, breathe)
 
 
 def _block(vit: ViT, reduce: Reducer, touch: Touch, wish: _Wish, layer: int, r: int, tokens: Tokens) -> _Block:

@@ -8,6 +8,7 @@ from torch import nn
 from navia.errors import ModelError
 from navia.images.preprocessing import Preprocessing
 from navia.vit.checkpoint import load_checkpoint
+from navia.vit.device import find_precision
 from navia.vit.vit import ViT
 
 SUPPORTED = (
@@ -39,6 +40,8 @@ def load(
     checkpoint: str | Path | None = None,
     preprocessing: Preprocessing | None = None,
     pretrained: bool = True,
+    lean: bool = False,
+    precision: str = "float32",
     **options: Any,
 ) -> ViT:
     """Load a ViT for reduction and adaptation.
@@ -48,6 +51,7 @@ def load(
     checkpoint: a local .safetensors or .pth file with the weights (nothing is then downloaded).
     preprocessing: overrides what comes with the model.
     pretrained: False leaves the weights random (for costs and tests).
+    lean: gradients with less memory and more time, see `ViT`. precision: float32, or bfloat16 for the matrix products.
     options: passed to the library's constructor (num_classes, img_size, ...).
     """
     if isinstance(model, nn.Module):
@@ -59,7 +63,9 @@ def load(
         name = model
     if checkpoint is not None:
         load_checkpoint(module.model if isinstance(module, ViT) else module, checkpoint)
-    return wrap(module, preprocessing or given, name).eval()
+    vit = wrap(module, preprocessing or given, name).eval()
+    vit.lean, vit.precision = lean or vit.lean, find_precision(precision) or vit.precision
+    return vit
 
 
 def wrap(model: nn.Module, preprocessing: Preprocessing | None = None, name: str | None = None) -> ViT:

@@ -15,6 +15,12 @@ from navia.reduce import ReducerLike, Tokens, parse
 class ViT(nn.Module, ABC):
     """Wraps a library's model without changing it. A subclass names its parts; parts are looked up in the model at
     every call, so that `to`, deep copies and replaced sub-modules are honoured. Calling it gives logits [B, classes].
+
+    How the forward walks through it may be changed at any time:
+    lean: keep only the tokens between blocks for the backward pass, which walks each block again: the same gradients,
+    less memory, more time.
+    precision: matrix products in another type than the weights' (bfloat16, where the hardware has it); None: theirs.
+    whole_last_block: also compute those rows of the last block that nobody reads, in the library's own order of sums.
     """
 
     library: ClassVar[str]
@@ -24,7 +30,9 @@ class ViT(nn.Module, ABC):
         self.model = model
         self.preprocessing = preprocessing
         self.name = name
-        self.whole_last_block = False  # True: also rows that nobody reads, summed in the order of the library's forward
+        self.lean = False
+        self.precision: torch.dtype | None = None
+        self.whole_last_block = False
 
     # ---- what it is
 
