@@ -92,7 +92,7 @@ class TsneSpec(_Strict):
 class RunSpec(_Strict):
     """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model. adapt_for: adapt
     to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). tsne: also
-    lay out the CLS features of that last third."""
+    lay out the CLS features of that last third. guard: false lets collapses happen, as in published figures."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)]
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("none",)
@@ -101,6 +101,7 @@ class RunSpec(_Strict):
     realtime: bool = False
     adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
     tsne: TsneSpec | None = None
+    guard: bool = True
 
     @pydantic.model_validator(mode="after")
     def _held_out(self) -> "RunSpec":

@@ -157,3 +157,19 @@ def test_convergence_scores_the_last_third_alone(tmp_path: Path) -> None:
     rows = [row for row in store.rows() if row["method"] == "navia"]
     assert [row["adapt_for"] for row in rows] == [1, 2, 1, 2]
     assert {row["count"] for row in rows} == {16}
+
+
+def test_without_the_guard_a_collapse_is_let_happen(whole: Store, tmp_path: Path) -> None:
+    """Another cell, whose row says so; the keys of rows that were made before there was a choice stay as they are."""
+    tent = "{method: tent, options: {lr: 50.0}%s}"
+    text = SPEC.replace("{method: navia, reduce: [tome:8]}", tent % "").replace(
+        "severity: 2, images: 48", "severity: 5, images: 160"
+    )
+    guarded, bare = parse_spec(text, "a"), parse_spec(text.replace(tent % "", tent % ", guard: false"), "a")
+    watched = [done.row for done in run_grid(guarded, Store(tmp_path / "guarded")) if done.row["method"] == "tent"]
+    left = [done.row for done in run_grid(bare, Store(tmp_path / "bare")) if done.row["method"] == "tent"]
+    assert any(row["guard"] for row in watched)
+    assert not any(row["guard"] for row in left)
+    assert not any(row["guarded"] for row in left)
+    assert not {row["key"] for row in left} & {row["key"] for row in watched}
+    assert sum(row["top1"] for row in left) < sum(row["top1"] for row in watched)

@@ -59,13 +59,15 @@ class Cell:
     batch: int
     label: str | None = field(default=None, compare=False)
     tsne: Tsne | None = None
+    guarded: bool = True
 
     @property
     def key(self) -> str:
         values = asdict(self)
         values.pop("label")
-        if self.tsne is None:  # the rows of cells without one have had their keys since before there was any
-            values.pop("tsne")
+        for name, usual in (("tsne", None), ("guarded", True)):  # rows have had their keys since before there were these
+            if values[name] == usual:
+                values.pop(name)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -81,7 +83,8 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
     stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift)
     source = _statistics(cell, source_images)
     options = json.loads(cell.options)
-    adapter = adapt(vit, cell.method, cell.reduce, source, classes=opened.classes, seed=2020 + cell.seed, **options)
+    seed = 2020 + cell.seed
+    adapter = adapt(vit, cell.method, cell.reduce, source, classes=opened.classes, guard=cell.guarded, seed=seed, **options)
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
     pictures = None if cell.tsne is None else shown(cell.tsne, vit, opened, loader)
     started = time.time()

@@ -58,6 +58,7 @@ def cells(spec: Spec) -> list[Cell]:
             batch=spec.batch,
             label=run.label,
             tsne=None if run.tsne is None else Tsne(**run.tsne.model_dump()),
+            guarded=run.guard,
         )
         for model in spec.models
         for data in spec.data

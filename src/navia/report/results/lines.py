@@ -20,6 +20,7 @@ class Setting:
     realtime: bool
     adapt_for: int | None
     label: str | None
+    guarded: bool = True
 
     @property
     def given(self) -> dict[str, Any]:
@@ -33,7 +34,8 @@ class Setting:
     def text(self) -> str:
         """Method, reducer and options."""
         method = "no adaptation" if self.method == "none" else self.method
-        options = ", ".join(f"{key}={_plain(value)}" for key, value in self.given.items())
+        given = [f"{key}={_plain(value)}" for key, value in self.given.items()]
+        options = ", ".join(given if self.guarded else [*given, "without guard"])
         return f"{method}{'' if self.reduce == 'none' else f' + {self.reduce}'}{f' ({options})' if options else ''}"
 
     @property
@@ -44,7 +46,8 @@ class Setting:
 
 def setting_of(row: Row) -> Setting:
     options = json.dumps(row["options"], sort_keys=True)
-    return Setting(row["method"], row["reduce"], options, bool(row["realtime"]), row["adapt_for"], row["label"])
+    guarded = row.get("guarded", True)
+    return Setting(row["method"], row["reduce"], options, bool(row["realtime"]), row["adapt_for"], row["label"], guarded)
 
 
 def _plain(value: object) -> str:
