@@ -4,14 +4,14 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup test check pytest browser demo format bench clean
+.PHONY: setup test check pytest browser demo docs format bench clean
 
 setup: $(VENV)/.installed
 
 # constraints.txt pins the tested versions; without it pip would fetch several GB of CUDA builds for torch
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,hf,bench,ray,serve]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,hf,bench,ray,serve,export,docs]"
 	@touch $@
 
 test: check pytest  ## style, types, then all tests
@@ -30,12 +30,15 @@ browser: setup  ## pages in a real Chromium, which must be installed
 demo: setup
 	$(BIN)/navia demo
 
+docs: setup  ## the documentation as a site, in site/
+	$(BIN)/mkdocs build --strict
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: setup
-	$(BIN)/python benchmarks/forward.py
+	$(BIN)/python benchmarks/speed.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist site

@@ -17,7 +17,10 @@ import navia
 from navia.cli import app, main
 
 TINY = "timm:vit_tiny_patch16_224"
-COMMANDS = ("cost", "tokens", "methods", "stats", "choose", "demo", "run", "bench", "doctor", "corrupt", "explain", "report")
+COMMANDS = (
+    "cost", "tokens", "methods", "stats", "choose", "demo", "run", "bench", "doctor", "corrupt", "explain",
+    "export", "report",
+)  # fmt: skip
 
 
 def invoke(*arguments: str, catch: bool = True) -> Any:

@@ -1,36 +1,271 @@
-"""The Python in the documentation runs as printed."""
+"""The documentation does what it prints: Python and `navia` commands run, everything else is checked as far as it can be.
 
+A block whose title begins with "needs" asks for something that is not here (ImageNet, weights, a network, a GPU): its Python
+must compile, and of its commands every option, method, reducer, preset and file must exist.
+"""
+
+import json
 import re
+import shlex
+import statistics
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
 
-from navia.spec import parse_spec
+import navia
+from navia.adapt.method import METHODS
+from navia.bench.presets import presets
+from navia.bench.reference import reference
+from navia.cli import app
+from navia.commands.terminal import parse_options
+from navia.images import sample
+from navia.images.corruptions import names as corruption_names
+from navia.reduce import REDUCERS, parse
+from navia.spec import parse_spec, read_spec
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+GENERATED = ("results.md",)  # its commands take hours: checked, not run
+ENDLESS = ("serve",)  # commands that run until they are stopped
+NOT_OURS = ("curl", "docker", "torchrun")
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
-def test_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of one page share their names; those for torchrun are covered by the tests of several processes."""
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)  # for the files that they write
-    names: dict[str, object] = {}
-    for block in blocks:
-        if not block.startswith("# torchrun"):
-            exec(compile(block, page.name, "exec"), names)
+@dataclass(frozen=True)
+class Block:
+    """A fenced piece of a page, and the title that it may have."""
+
+    page: Path
+    line: int
+    language: str
+    title: str
+    code: str
+
+    @property
+    def needs(self) -> bool:
+        """Whether it asks for something that is not here."""
+        return self.title.startswith("needs ") or self.page.name in GENERATED
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+    def commands(self) -> Iterator[list[str]]:
+        """The words of each shell command, continued lines joined, comments left out."""
+        for line in self.code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                yield words
 
 
-def test_specs_in_the_documentation_are_valid() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "benchmarks.md").read_text(), flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        assert parse_spec(block, "benchmarks.md").runs
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [
+        Block(page, text[: m.start()].count("\n") + 1, m[1], (re.search(r'title="([^"]*)"', m[2]) or ["", ""])[1], m[3])
+        for m in found
+    ]
+
+
+def table_after(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table after a text, without its header."""
+    lines = page.read_text().split(heading, 1)[1].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().replace("\\_", "_") for cell in line.strip("|").split("|")])
+    return rows
+
+
+# ---- what runs
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with four pictures where ImageNet would lie; what examples register is forgotten afterwards."""
+    for registry in (METHODS, REDUCERS):
+        registry.names()  # filled before it is copied
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    folder = tmp_path / "imagenet" / "val" / "n01440764"
+    folder.mkdir(parents=True)
+    for i in range(4):
+        noise = np.random.default_rng(i).integers(0, 255, (300, 320, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{i}.JPEG")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run(page: Path, sandbox: Path) -> None:
+    """In the order of the page; its Python blocks share their names, and all share a folder."""
+    names: dict[str, object] = {"__name__": page.stem}
+    for block in blocks_of(page):
+        if block.language == "python":
+            code = compile("\n" * block.line + block.code, str(page), "exec")
+            if not block.needs and not block.code.startswith("# torchrun"):  # tests of several processes cover these
+                exec(code, names)
+        elif block.language == "yaml" and block.title:
+            (sandbox / block.title).write_text(block.code)  # the file that the page tells to make
+        elif block.language == "sh":
+            for words in block.commands():
+                check_command(words, block)
+                if words[0] == "navia" and not block.needs and words[1] not in ENDLESS:
+                    run_command(words[1:], block)
+
+
+def test_the_example_of_the_readme_runs_on_the_embedded_model(sandbox: Path) -> None:
+    (block,) = [b for b in blocks_of(ROOT / "README.md") if b.language == "python"]
+    vit = navia.load("embedded")
+    pictures = [sample.source_images().read(i) for i in range(24)]
+    (sandbox / "clean_images").mkdir()
+    for i, picture in enumerate(pictures):
+        picture.save(sandbox / "clean_images" / f"{i}.png")
+    model = re.compile(r'navia\.load\("[^"]*"\)')
+    assert model.search(block.code)
+    stream = [vit.preprocessing.batch(pictures[:8]), vit.preprocessing.batch(pictures[8:16])]
+    exec(model.sub('navia.load("embedded")', block.code), {"stream": stream})
+    assert (sandbox / "delta.safetensors").stat().st_size < 300_000
+
+
+def run_command(arguments: list[str], block: Block) -> None:
+    result = CliRunner().invoke(app, arguments)
+    told = f"{block.where}: navia {shlex.join(arguments)}\n{result.output}"
+    hint = 'If it asks for something that is not here, say so: ```sh title="needs ..."'
+    assert result.exit_code == 0, f"{told}{result.exception!r}\n{hint}"
+
+
+# ---- what is checked without running
+
+
+def check_command(words: Sequence[str], block: Block) -> None:
+    program, *arguments = words
+    if program == "navia":
+        check_navia(arguments, block)
+    elif program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        assert set(arguments) <= set(targets), f"{block.where}: make has no {arguments}"
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        for extra in re.findall(r"\[([\w,]+)\]", " ".join(arguments)):
+            assert set(extra.split(",")) <= set(extras), f"{block.where}: no extra {extra}"
+    elif program == "python":
+        assert arguments[0] in ("-c", "-m") or (ROOT / arguments[0]).is_file(), f"{block.where}: no {arguments[0]}"
+    else:
+        assert program in NOT_OURS, f"{block.where}: is {program!r} a command?"
+
+
+def check_navia(arguments: Sequence[str], block: Block) -> None:
+    """The command exists and takes these options with values of these kinds, and what they name exists."""
+    name, *rest = arguments
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert name in commands, f"{block.where}: no command navia {name}"
+    try:
+        given = commands[name].make_context(name, rest).params
+    except Exception as error:
+        pytest.fail(f"{block.where}: navia {shlex.join(arguments)}: {error}")
+    for reduce in listed(given.get("reduce")):
+        parse(reduce)
+    for method in listed(given.get("method")):
+        METHODS.get(method).Options.of(method, parse_options(listed(given.get("option"))))
+    assert set(listed(given.get("corruption"))) <= set(corruption_names(extra=True)), block.where
+    if name == "bench" and given["spec"] not in ("presets", *presets()):
+        here = {other.title for other in blocks_of(block.page) if other.language == "yaml"}
+        if given["spec"] not in here:
+            read_spec(ROOT / given["spec"])
+
+
+def listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_files_in_the_text_exist(page: Path) -> None:
+    """`navia ...` in a sentence may be cut short, but its command and options exist; so do files of the project."""
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for text in re.findall(r"`navia ([a-z][^`]*)`", prose):
+        name, *rest = text.split()
+        assert name in commands, f"{page.name}: no command navia {name}"
+        known = {option for parameter in commands[name].params for option in parameter.opts} | {"--help"}
+        for word in rest:
+            assert not re.match(r"--?[a-z]", word) or word in known, f"{page.name}: navia {name} has no {word}"
+    for path in re.findall(r"`(?:python )?((?:benchmarks|deploy|examples|src|tests|tools)/[\w./-]+)", prose):
+        assert (ROOT / path).exists(), f"{page.name}: no {path}"
+
+
+def test_no_block_escapes_under_another_name() -> None:
+    languages = {block.language for page in PAGES for block in blocks_of(page)}
+    assert languages <= {"python", "sh", "yaml", "json", "text"}
+
+
+def test_specs_are_valid() -> None:
+    specs = [b for page in PAGES for b in blocks_of(page) if b.language == "yaml" and "runs:" in b.code]
+    assert specs
+    for block in specs:
+        assert parse_spec(block.code, block.where).runs
+
+
+def test_worked_examples_are_short() -> None:
+    examples = [b.code for b in blocks_of(DOCS / "extend.md") if ".register(" in b.code]
+    assert len(examples) == 2
+    assert all(code.count("\n") < 60 for code in examples)
 
 
 def test_links_point_somewhere() -> None:
     for page in (*PAGES, *ROOT.glob("*.md")):
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+# ---- figures
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DOCS / "assets" / name).read_text().splitlines()]
+
+
+def test_figures_of_choosing_are_those_of_the_rows() -> None:
+    page = DOCS / "choosing.md"
+    corruptions = ("gaussian_noise", "contrast", "defocus_blur", "jpeg_compression")
+    orders = rows_of("deit_tiny.jsonl")
+    for run, *cells in table_after(page, "**A.**"):
+        for corruption, cell in zip(corruptions, cells, strict=True):
+            own = [r["top1"] for r in orders if r["corruption"] == corruption and r["run"] == run.replace(" + ", "|")]
+            assert cell == f"{100 * statistics.fmean(own):.1f}", f"{run} on {corruption}"
+    plain = [r for r in rows_of("results.jsonl") if r["seed"] == 0 and r["options"] in ({}, {"variant": "foa"})]
+    rows = {(f"{r['method']} + {r['reduce']}", r["domain"]): r for r in plain}
+    for run, noise, blur, ece, gmacs in table_after(page, "**B.**"):
+        row = rows[run, "gaussian_noise"]
+        assert (noise, ece, gmacs) == (f"{100 * row['top1']:.1f}", f"{100 * row['ece']:.1f}", f"{row['gmacs']:.2f}"), run
+        if blur != "–":
+            assert blur == f"{100 * rows[run, 'defocus_blur']['top1']:.1f}", run
+
+
+def test_expected_numbers_are_the_published_ones() -> None:
+    first, second = reference("table1"), reference("table2")
+    table = table_after(DOCS / "reproduce.md", "## Expected numbers")
+    assert [cells[0] for cells in table] == [run.label for run in parse_spec(spec_of_table1(), "reproduce.md").runs]
+    for label, *cells in table:
+        known = first[label].values | (second[label].values if label in second else {})
+        wanted = [known.get(f"imagenet-{part}") for part in ("c", "r", "v2", "sketch")]
+        assert cells == ["–" if value is None else f"{value:.1f}" for value in wanted], label
+
+
+def spec_of_table1() -> str:
+    return next(b.code for b in blocks_of(DOCS / "reproduce.md") if b.title == "imagenet-c.yaml")
+
+
+def test_the_spec_of_table_1_has_the_rows_of_the_preset() -> None:
+    preset = read_spec(ROOT / "src" / "navia" / "bench" / "presets" / "paper-table1.yaml")
+    assert parse_spec(spec_of_table1(), "reproduce.md").runs == preset.runs

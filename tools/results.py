@@ -23,7 +23,7 @@ LEAD = """# Results
 DeiT-Ti on two validation images of each ImageNet class, ImageNet-C's corruptions made on the way at severity 5. Top-1
 in percent; one order of the images has its Wilson interval in brackets, several orders Student's t over them. Every
 row, with its fingerprint, is in [assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on
-each, beside other work: times are left out (benchmarks/step.py measures these), memory is of one process.
+each, beside other work: times are left out (benchmarks/speed.py measures these), memory is of one process.
 
 The model is a small one and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of
 ViT-B/16 on 50,000 images of each corruption. Its learning rates were made for that; [adaptation](adaptation.md) says

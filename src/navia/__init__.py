@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from navia.adapt.choose import choose as choose
     from navia.adapt.guard import GuardOptions as GuardOptions
     from navia.adapt.statistics import SourceStatistics as SourceStatistics
+    from navia.callbacks import Callback as Callback
     from navia.errors import NaviaError as NaviaError
+    from navia.huggingface import pipeline as pipeline
     from navia.images.preprocessing import Preprocessing as Preprocessing
     from navia.measure.cost import cost as cost
     from navia.reduce import EViT as EViT
@@ -31,7 +33,9 @@ _HOMES = {
     "choose": "navia.adapt.choose",
     "GuardOptions": "navia.adapt.guard",
     "SourceStatistics": "navia.adapt.statistics",
+    "Callback": "navia.callbacks",
     "NaviaError": "navia.errors",
+    "pipeline": "navia.huggingface",
     "Preprocessing": "navia.images.preprocessing",
     "cost": "navia.measure.cost",
     "EViT": "navia.reduce",

@@ -13,6 +13,7 @@ from navia.commands.cost import cost
 from navia.commands.demo import demo
 from navia.commands.doctor import doctor
 from navia.commands.explain import explain
+from navia.commands.export import export
 from navia.commands.methods import methods
 from navia.commands.report import report
 from navia.commands.run import run
@@ -28,7 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, doctor, run, bench, report, explain, serve, stats, choose, corrupt, cost, tokens, methods):
+for command in (demo, doctor, run, bench, report, explain, serve, stats, choose, export, corrupt, cost, tokens, methods):
     app.command()(command)
 
 

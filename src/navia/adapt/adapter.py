@@ -3,14 +3,14 @@
 import copy
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from navia.adapt.delta import check_delta, read_delta, save_delta
 from navia.adapt.guard import Guard, GuardOptions
@@ -19,10 +19,14 @@ from navia.adapt.method import METHODS, Learned, Look, Method
 from navia.adapt.parameters import fingerprint, relative_move
 from navia.adapt.statistics import SourceStatistics
 from navia.adapt.world import World
+from navia.callbacks import Callback, Callbacks
 from navia.errors import SpecError
 from navia.reduce import ReducerLike, parse
 from navia.vit.load import load
 from navia.vit.vit import ViT
+
+if TYPE_CHECKING:
+    from navia.export.parity import Parity
 
 
 @dataclass(frozen=True)
@@ -45,14 +49,16 @@ class Step:
 class Adapter:
     """Predicts and adapts. The model it was made from is never changed; its frozen weights are shared."""
 
-    def __init__(self, vit: ViT, method: Method, guard: Guard | None) -> None:
+    def __init__(self, vit: ViT, method: Method, guard: Guard | None, callbacks: Iterable[Callback] = ()) -> None:
         self.source_vit = vit
         self.method = method
         self.guard = guard
+        self.callbacks = Callbacks(callbacks)
         self.steps = 0
         self.last: Step | None = None
         self._source_state = method.state()
         self._source_tensors = {name: value.clone() for name, value in method.tensors().items()}
+        self.callbacks.start(self)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Predict, then adapt: logits [B, C] from before the update."""
@@ -79,6 +85,7 @@ class Adapter:
         if verdict and not bool(torch.isfinite(look.logits).all()):
             look.logits = self.method.predict(look.images)  # answers from a broken state are worth nothing
         self.last = self._report(look, learned, verdict, time.perf_counter() - start)
+        self.callbacks.step(self.last)
         return self.last
 
     def predict(self, images: Tensor) -> Tensor:
@@ -106,6 +113,21 @@ class Adapter:
         self.steps = int(metadata.get("steps", 0))
         return metadata
 
+    def export(
+        self,
+        path: str | Path,
+        format: str | None = None,
+        *,
+        tolerance: float = 1e-4,
+        images: Tensor | None = None,
+        force: bool = False,
+    ) -> "Parity":
+        """Write what `predict` answers now as onnx, torch (torch.export) or checkpoint, and how near the file comes to it;
+        see `navia.export.export`."""
+        from navia.export import export
+
+        return export(self, path, format, tolerance=tolerance, images=images, force=force)
+
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on with a stream exactly where it was left."""
         guard = copy.deepcopy(self.guard.state()) if self.guard else None
@@ -120,6 +142,14 @@ class Adapter:
     @functools.cached_property
     def _weights(self) -> str:
         return fingerprint(self.source_vit)
+
+    @property
+    def model(self) -> nn.Module:
+        """The library's own module (timm, transformers, torchvision) with the weights that answer now: a live view, which
+        moves with every step. What a method adds beside the weights (NAVIA's shift of the CLS embedding and CLS biases,
+        FOA's prompts, activation shifts) and the reducer are no part of it; `predict` has them."""
+        answering: ViT = getattr(self.method, "teacher", self.method.vit)  # CoTTA answers with its teacher
+        return answering.model
 
     @property
     def drift(self) -> float:
@@ -158,6 +188,7 @@ def adapt(
     guard: bool | GuardOptions = True,
     distributed: bool = False,
     seed: int = 2020,
+    callbacks: Iterable[Callback] = (),
     **options: Any,
 ) -> Adapter:
     """An adapter of `model` (a navia ViT, a name, or a library's module).
@@ -166,6 +197,7 @@ def adapt(
     source: statistics of clean images, or the file they were saved to; align, navia, foa and foa_bp need them.
     classes: columns to answer with (ImageNet-R: its 200 classes). guard: watch for collapse and go back if need be.
     distributed: one stream over the processes of torch.distributed, each with its share of the batch.
+    callbacks: told about every step, see `navia.callbacks`; one that fails is logged and never costs an answer.
     """
     vit = model if isinstance(model, ViT) else load(model)
     kind = METHODS.get(method)
@@ -185,4 +217,4 @@ def adapt(
         seed,
     )
     watcher = Guard(made, guard if isinstance(guard, GuardOptions) else None) if guard else None
-    return Adapter(vit, made, watcher)
+    return Adapter(vit, made, watcher, callbacks)

@@ -8,6 +8,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from navia.commands import completion
 from navia.commands.terminal import JsonOption, console, errors, print_json, print_wide
 
 if TYPE_CHECKING:
@@ -15,13 +16,18 @@ if TYPE_CHECKING:
 
 
 def bench(
-    spec: Annotated[str, typer.Argument(help="YAML file, or a preset: see `navia bench presets`.")],
+    spec: Annotated[
+        str, typer.Argument(help="YAML file, or a preset: see `navia bench presets`.", autocompletion=completion.presets)
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the rows; finished cells are not run again.")] = Path("bench"),
     model: Annotated[str | None, typer.Option("--model", "-m", help="Instead of the spec's models.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Local weights for --model.")] = None,
     data: Annotated[str | None, typer.Option(help="Instead of the spec's data: as for `navia run`.")] = None,
     source: Annotated[str | None, typer.Option(help="Folder of clean images; by default a part of the data.")] = None,
-    corruption: Annotated[list[str] | None, typer.Option(help="Instead of the spec's corruptions; repeatable.")] = None,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of the spec's corruptions; repeatable.", autocompletion=completion.corruptions),
+    ] = None,
     severity: Annotated[int | None, typer.Option(help="Instead of the spec's.", min=1, max=5)] = None,
     images: Annotated[int | None, typer.Option(help="At most so many images of each domain.", min=1)] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Instead of the spec's seeds; repeatable.")] = None,

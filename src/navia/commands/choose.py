@@ -8,6 +8,7 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
@@ -26,7 +27,9 @@ def choose(
     source: Annotated[Path, typer.Option(help="Source statistics from `navia stats`.")],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="As for the statistics.")] = "none",
+    reduce: Annotated[
+        str, typer.Option("--reduce", "-r", help="As for the statistics.", autocompletion=completion.reducers)
+    ] = "none",
     batches: Annotated[int, typer.Option(help="How many batches to try each setting on.")] = 8,
     batch: Annotated[int, typer.Option(help="Batch size.")] = 64,
     crop_only: CropOnlyOption = False,

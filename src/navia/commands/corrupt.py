@@ -12,16 +12,20 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from navia.commands import completion
 from navia.commands.terminal import JsonOption, console, errors, print_json
 
 if TYPE_CHECKING:
-    from navia.images.corrupted_copy import Progress, Summary
+    from navia.images.corrupted_copy import Summary
+    from navia.images.corrupted_copy.workers import Progress
 
 
 def corrupt(
     images: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of clean images, with or without class folders.")],
     out: Annotated[Path, typer.Argument(metavar="DST", help="Where DST/corruption/severity/name.JPEG go.")],
-    corruption: Annotated[list[str] | None, typer.Option(help="Repeatable; all 15 by default.")] = None,
+    corruption: Annotated[
+        list[str] | None, typer.Option(help="Repeatable; all 15 by default.", autocompletion=completion.corruptions)
+    ] = None,
     severity: Annotated[list[int] | None, typer.Option(help="Repeatable; 1 to 5 by default.")] = None,
     extra: Annotated[bool, typer.Option("--extra", help="Add the 4 corruptions that ImageNet-C holds out.")] = False,
     seed: Annotated[int, typer.Option(help="Of the random numbers.")] = 0,

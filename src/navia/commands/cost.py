@@ -5,13 +5,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from navia.commands import completion
 from navia.commands.terminal import MODEL_HELP, JsonOption, ReduceOptions, print_json, print_wide
 
 
 def cost(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     reduce: ReduceOptions = None,
-    method: Annotated[list[str] | None, typer.Option("--method", help="Adaptation method; repeatable.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Adaptation method; repeatable.", autocompletion=completion.methods),
+    ] = None,
     forwards: Annotated[int | None, typer.Option(help="Forward passes per image, if not the method's own.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Extra tokens, if not the method's own.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also time real forwards and their peak memory.")] = False,

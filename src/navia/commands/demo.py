@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
@@ -41,9 +42,14 @@ def demo(
     images: Annotated[
         str, typer.Option(help="Your own clean images in class folders (64 of them become the source).")
     ] = "embedded",
-    corruption: Annotated[list[str] | None, typer.Option(help="Which shifts to show, e.g. fog; repeatable.")] = None,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(help="Which shifts to show, e.g. fog; repeatable.", autocompletion=completion.corruptions),
+    ] = None,
     severity: Annotated[int, typer.Option(help="Of the shifts.", min=1, max=5)] = 2,
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.")] = "tome:24",
+    reduce: Annotated[
+        str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.", autocompletion=completion.reducers)
+    ] = "tome:24",
     count: Annotated[int, typer.Option(help="Images per shift.", min=64)] = 512,
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 16,
     seed: Annotated[int, typer.Option(help="Order of the images.", min=0)] = 0,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
@@ -25,11 +26,15 @@ def explain(
     images: Annotated[str, typer.Argument(help="Folder of images, embedded, or datasets:NAME.")],
     model: ModelOption = "embedded",
     checkpoint: CheckpointOption = None,
-    method: Annotated[str, typer.Option(help="Adaptation method.")] = "navia",
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer.")] = "tome:8",
+    method: Annotated[str, typer.Option(help="Adaptation method.", autocompletion=completion.methods)] = "navia",
+    reduce: Annotated[
+        str, typer.Option("--reduce", "-r", help="Token reducer.", autocompletion=completion.reducers)
+    ] = "tome:8",
     source: Annotated[Path | None, typer.Option(help="Clean images (folder); by default 64 of the images.")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
-    corruption: Annotated[str | None, typer.Option(help="Corrupt the images on the way.")] = None,
+    corruption: Annotated[
+        str | None, typer.Option(help="Corrupt the images on the way.", autocompletion=completion.corruptions)
+    ] = None,
     severity: Annotated[int, typer.Option(min=1, max=5, help="Of the corruption.")] = 5,
     count: Annotated[int, typer.Option(help="Images to adapt to, and as many others to look at.", min=16)] = 512,
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,

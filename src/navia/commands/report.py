@@ -13,6 +13,7 @@ from navia.errors import InputError, NaviaError
 
 if TYPE_CHECKING:
     from navia.report.results import Block, Column, Results, Table
+    from navia.report.speed import Speed
 
 _MOST_DOMAINS = 6  # that a terminal has room for
 
@@ -25,15 +26,20 @@ def report(
     """Put the rows of a benchmark into comparable tables: Markdown, LaTeX, CSV, figures and a page.
 
     Rows that must not be compared (other weights, other pictures, ...) go to separate tables, and the report says why. It
-    may be made while the benchmark is still running.
+    may be made while the benchmark is still running. Where DIR holds a speed.json (`benchmarks/speed.py --json`), the page
+    has a section of it.
 
         navia report results
     """
     from navia.report.results import tabulate
 
+    out, speed = out or folder / "report", _read_speed(folder)
+    if speed is not None and not (folder / "rows.jsonl").exists():
+        _report_speed_alone(speed, out, as_json)
+        return
     rows, traces, notes = read_rows(folder)
     results = tabulate(rows, repr(str(folder / "rows.jsonl")))
-    files, problems = write_report(results, traces, out or folder / "report", notes)
+    files, problems = write_report(results, traces, out, notes, speed)
     if as_json:
         print_json({**_as_dict(results), "files": [str(path) for path in files], "notes": [*notes, *problems]})
         return
@@ -71,6 +77,40 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[str, A
     return rows, traces, [rows_without] if lost else []
 
 
+def _read_speed(folder: Path) -> "Speed | None":
+    from navia.report.speed import FILE, read_speed
+
+    return read_speed(folder / FILE) if (folder / FILE).is_file() else None
+
+
+def _report_speed_alone(speed: "Speed", out: Path, as_json: bool) -> None:
+    from navia.report.speed import speed_page
+
+    write(out / "index.html", lambda path: _save(path, speed_page(speed)))
+    figures, problems = _save_speed_figure(speed, out)
+    files = [out / "index.html", *figures]
+    if as_json:
+        print_json({"speed": speed, "files": [str(path) for path in files], "notes": problems})
+        return
+    for line in problems:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    _print_paths(files)
+
+
+def _save_speed_figure(speed: "Speed", out: Path) -> tuple[list[Path], list[str]]:
+    """The paths, and what could not be made."""
+    from navia.report.speed import save_speed
+
+    figures: list[Path] = []
+    try:
+        write(out / "speed.png", lambda _: figures.extend(save_speed(speed, out)))
+    except InputError:
+        raise
+    except NaviaError as missing:
+        return [], [f"No figure of the speed: {missing}."]
+    return figures, []
+
+
 def _whole_trace(trace: Any) -> dict[str, Any]:
     lists: list[Any] = [trace.get(name) for name in ("right", "images", "predicted")] if isinstance(trace, dict) else []
     if not lists or not all(isinstance(values, list) for values in lists) or len(lists[0]) != len(lists[1]):
@@ -79,7 +119,11 @@ def _whole_trace(trace: Any) -> dict[str, Any]:
 
 
 def write_report(
-    results: "Results", traces: dict[str, dict[str, Any]], out: Path, notes: list[str]
+    results: "Results",
+    traces: dict[str, dict[str, Any]],
+    out: Path,
+    notes: list[str],
+    speed: "Speed | None" = None,
 ) -> tuple[list[Path], list[str]]:
     """Everything into `out`: the paths, and what could not be made."""
     from navia.report.examples import example_pictures
@@ -96,11 +140,15 @@ def write_report(
         raise
     except NaviaError as missing:
         problems.append(f"No figures: {missing}.")
+    if speed is not None:
+        drawn, lost = _save_speed_figure(speed, out)
+        figures += drawn
+        problems += lost
     texts = {
         "results.md": page_markdown(results),
         "results.tex": latex(results),
         "results.csv": "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
-        "index.html": index_page(results, traces, example_pictures(results), [*notes, *problems]),
+        "index.html": index_page(results, traces, example_pictures(results), [*notes, *problems], speed),
     }
     for name in texts:
         write(out / name, lambda path: _save(path, texts[path.name]))

@@ -14,12 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from navia import __version__
+from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
     JsonOption,
+    LeanOption,
+    MethodOption,
     ModelOption,
+    PrecisionOption,
+    ReduceOption,
     console,
     errors,
     load_model,
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from navia.adapt.adapter import Adapter
     from navia.adapt.statistics import SourceStatistics
     from navia.bench.predictions import Predictions, Score
+    from navia.callbacks import Callbacks
     from navia.images.loader import Batch, Loader
     from navia.images.open import Opened
     from navia.vit.vit import ViT
@@ -45,17 +51,20 @@ def run(
     ],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
-    method: Annotated[str, typer.Option(help="Adaptation method; see `navia methods`.")] = "navia",
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer: none, tome:8, evit:8, tofu:8.")] = "none",
+    method: MethodOption = "navia",
+    reduce: ReduceOption = "none",
     source: Annotated[Path | None, typer.Option(help="Clean images (folder), or statistics from `navia stats`.")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     out: Annotated[Path, typer.Option(help="Where the answers go (CSV).")] = Path("predictions.csv"),
     save: Annotated[Path | None, typer.Option(help="Also save what was adapted (.safetensors).")] = None,
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
-    stream: Annotated[str, typer.Option(help="reset (anew for each part), continual, or mixed.")] = "reset",
+    stream: Annotated[
+        str, typer.Option(help="reset (anew for each part), continual, or mixed.", autocompletion=completion.streams)
+    ] = "reset",
     order: Annotated[str, typer.Option(help="auto (by name; random in class folders), names, or a seed.")] = "auto",
     corruption: Annotated[
-        list[str] | None, typer.Option(help="Corrupt the images on the way, e.g. fog; repeatable.")
+        list[str] | None,
+        typer.Option(help="Corrupt the images on the way, e.g. fog; repeatable.", autocompletion=completion.corruptions),
     ] = None,
     severity: Annotated[int, typer.Option(help="Of the corruption.", min=1, max=5)] = 5,
     label_shift: Annotated[float | None, typer.Option(help="Classes in bursts: Dirichlet concentration, e.g. 0.1.")] = None,
@@ -66,9 +75,20 @@ def run(
     idle: Annotated[float | None, typer.Option(help="With --follow: stop after so many quiet seconds.")] = None,
     skip_unreadable: Annotated[bool, typer.Option("--skip-unreadable", help="Leave out broken images.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start anew even if --out exists.")] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also to tensorboard:DIR, wandb:PROJECT or mlflow:URI; repeatable.", autocompletion=completion.logs
+        ),
+    ] = None,
     every: Annotated[float, typer.Option(help="Seconds between saved states: what a kill may cost.", min=0)] = 30.0,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    keep_reduction: Annotated[
+        bool, typer.Option("--keep-reduction", help="Reduce even where it costs more time than it saves.")
+    ] = False,
+    lean: LeanOption = False,
+    precision: PrecisionOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
     """Adapt on a stream of images and write every answer, given before the model adapted to it.
@@ -80,16 +100,23 @@ def run(
     Under torchrun (torchrun --nproc-per-node 4 --no-python navia run ...) each process takes its share of every batch.
     """
     from navia.adapt.adapter import adapt
-    from navia.bench.predictions import Predictions
+    from navia.bench.predictions import Predictions, settings_of
     from navia.bench.together import agree, join, leave, run_together
+    from navia.callbacks import Callbacks, named
     from navia.vit.labels import class_names
 
     rank = join()
+    callbacks = Callbacks(named(text) for text in (log or ()) if not rank)
     if rank is not None and follow:
         raise SpecError("--follow runs in one process: start it without torchrun")
-    vit = load_model(model, checkpoint, crop_only, device)
+    vit = load_model(model, checkpoint, crop_only, device, lean, precision)
     names = class_names(vit)
     opened = None if follow else _open(images, vit, names, corruption, severity)
+    asked, before = reduce, {} if restart else settings_of(out)
+    if before.get("reduce asked", before.get("reduce")) == asked:  # this run goes on, with what it began with
+        reduce = before["reduce"]
+    elif rank is None and not keep_reduction:
+        reduce = _reduction_that_pays(vit, reduce, batch, source)
     statistics = source_statistics(vit, source, reduce)
     options = parse_options(option)
     adapter = adapt(
@@ -101,6 +128,8 @@ def run(
     )
     what: dict[str, Any] = {"method": method, "options": options, "reduce": reduce, "batch": batch, "images": images}
     what |= {"stream": stream, "order": order, "limit": limit, "label shift": label_shift, "follow": follow}
+    what |= {} if reduce == asked else {"reduce asked": asked}
+    what |= {} if precision == "float32" else {"precision": precision}
     what |= {"corruption": corruption, "severity": severity if corruption else None}
     settings = {**what, **_fingerprint(vit, statistics, loader)}
     if rank and loader is not None:  # the first process writes; the others take part
@@ -114,12 +143,15 @@ def run(
         else:
             loader.start = predictions.progress.batches if rank is None else agree(adapter, predictions.progress.batches)
             batches = loader
+        callbacks.start(adapter)
         try:
-            _answer(adapter, predictions, batches, loader)
+            _answer(adapter, predictions, batches, loader, callbacks)
         except KeyboardInterrupt:
             done = predictions.progress.batches
             errors.print(f"navia: interrupted after {done} batches, kept in {out}; the same command goes on", markup=False)
             raise
+        finally:
+            callbacks.finish()
         scores = predictions.finish()
         leave()
     if save:
@@ -129,6 +161,19 @@ def run(
         print_json({"out": str(out), "scores": described, **dataclasses.asdict(predictions.progress)})
         return
     _print_summary(vit, predictions, scores, out, save)
+
+
+def _reduction_that_pays(vit: "ViT", reduce: str, batch: int, source: Path | None) -> str:
+    """`reduce`, unless a small batch is answered sooner without it; said on the terminal."""
+    from navia.measure.pays import reducer_that_pays
+
+    if source is not None and source.is_file():  # its statistics were measured with the reducer
+        return reduce
+    chosen, measured = reducer_that_pays(vit, reduce, batch)
+    if measured is not None and not measured:
+        errors.print(f"navia: {measured}, so it is left out; --keep-reduction insists", markup=False)
+        return str(chosen)
+    return reduce
 
 
 def _open(images: str, vit: "ViT", names: Any, corruption: list[str] | None, severity: int) -> "Opened":
@@ -197,7 +242,13 @@ def _arriving(
         predictions.progress.unreadable += loader.unreadable
 
 
-def _answer(adapter: "Adapter", predictions: "Predictions", batches: "Iterable[Batch]", loader: "Loader | None") -> None:
+def _answer(
+    adapter: "Adapter",
+    predictions: "Predictions",
+    batches: "Iterable[Batch]",
+    loader: "Loader | None",
+    callbacks: "Callbacks",
+) -> None:
     from navia.bench.run import run as alone
     from navia.bench.together import run_together
 
@@ -211,6 +262,8 @@ def _answer(adapter: "Adapter", predictions: "Predictions", batches: "Iterable[B
             if loader is not None:
                 predictions.progress.unreadable = [*before, *loader.unreadable]
             predictions.add(answered)
+            # the place in the stream: the adapter's own count starts anew at every reset
+            callbacks.step(dataclasses.replace(answered.step, number=answered.batch.number + 1))
             note = f" [yellow]{answered.step.guard}[/yellow]" if answered.step.guard else ""
             progress.update(task, completed=answered.batch.number + 1, description=f"batches{note}")
         if loader is not None:

@@ -12,7 +12,9 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    MethodOption,
     ModelOption,
+    ReduceOption,
     load_model,
     parse_options,
     source_statistics,
@@ -31,8 +33,8 @@ def serve(
     source: Annotated[
         str | None, typer.Option(help="Clean images (folder), statistics from `navia stats`, or embedded.")
     ] = None,
-    method: Annotated[str, typer.Option(help="Adaptation method; see `navia methods`.")] = "navia",
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="Token reducer: none, tome:8, evit:8, tofu:8.")] = "none",
+    method: MethodOption = "navia",
+    reduce: ReduceOption = "none",
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,

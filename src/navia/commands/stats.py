@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
@@ -24,7 +25,9 @@ def stats(
     out: Annotated[Path, typer.Argument(help="Where the statistics go (.safetensors).")],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
-    reduce: Annotated[str, typer.Option("--reduce", "-r", help="The reducer that adaptation will use.")] = "none",
+    reduce: Annotated[
+        str, typer.Option("--reduce", "-r", help="The reducer that adaptation will use.", autocompletion=completion.reducers)
+    ] = "none",
     limit: Annotated[int | None, typer.Option(help="Use at most so many images.")] = None,
     fisher: Annotated[bool, typer.Option("--fisher", help="Also measure what EATA needs.")] = False,
     crop_only: CropOnlyOption = False,

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from navia.commands import completion
 from navia.errors import InputError, NaviaError
 
 if TYPE_CHECKING:
@@ -20,22 +21,43 @@ console = Console()
 errors = Console(stderr=True)
 
 MODEL_HELP = "timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded."
-ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
+ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP, autocompletion=completion.models)]
 CheckpointOption = Annotated[Path | None, typer.Option(help="Local weights (.safetensors or .pth); nothing is downloaded.")]
+MethodOption = Annotated[
+    str, typer.Option(help="Adaptation method; see `navia methods`.", autocompletion=completion.methods)
+]
+ReduceOption = Annotated[
+    str,
+    typer.Option("--reduce", "-r", help="Token reducer: none, tome:8, evit:8, tofu:8.", autocompletion=completion.reducers),
+]
 ReduceOptions = Annotated[
     list[str] | None,
-    typer.Option("--reduce", "-r", help="none, tome:8, evit:8, tofu:8, tome:8,-1, tome:[8,4]; repeatable."),
+    typer.Option(
+        "--reduce",
+        "-r",
+        help="none, tome:8, evit:8, tofu:8, tome:8,-1, tome:[8,4]; repeatable.",
+        autocompletion=completion.reducers,
+    ),
 ]
 CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
+LeanOption = Annotated[bool, typer.Option("--lean", help="Less memory for gradients, more time; the same answers.")]
+PrecisionOption = Annotated[str, typer.Option(help="float32, or bfloat16 (quicker only where the hardware has it).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def load_model(model: str, checkpoint: Path | None, crop_only: bool = False, device: str = "cpu") -> "ViT":
+def load_model(
+    model: str,
+    checkpoint: Path | None,
+    crop_only: bool = False,
+    device: str = "cpu",
+    lean: bool = False,
+    precision: str = "float32",
+) -> "ViT":
     from navia.vit.device import find_device
     from navia.vit.load import load
 
-    vit = load(model, checkpoint=checkpoint).to(find_device(device))
+    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision).to(find_device(device))
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit

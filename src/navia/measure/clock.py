@@ -70,6 +70,14 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
     return max(0.0, (_peak_resident() - before_kib) / 1024)
 
 
+def resident_mib() -> float:
+    """The process's memory now; where the system does not tell, its largest so far."""
+    try:
+        return _status("VmRSS") / 1024
+    except OSError:
+        return _peak_resident() / 1024
+
+
 def _reset_peak_resident() -> float:
     """Start a new peak count where the system allows it; the resident size now, in KiB."""
     _return_freed_memory()

@@ -9,7 +9,7 @@ Two conventions, because the paper's table mixes two scales:
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from navia.adapt.method import METHODS
 from navia.errors import InputError
@@ -104,7 +104,7 @@ def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int)
     for layer, r in enumerate(reducer.amounts(vit.depth)):
         before, after = tokens[layer], tokens[layer + 1]
         attention, mlp = vit.block_parts(layer)
-        width = _head_width(vit, attention)
+        width = head_width(vit, attention)
         macs["linear"] += before * _matrices(attention)
         macs["attention"] += 2 * before * before * width
         macs["mlp"] += after * _matrices(mlp)
@@ -115,7 +115,7 @@ def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int)
         if r and reducer.needs_cls_attention:
             macs["cls_attention"] += before * width
     macs["norms"] += _NORM_OPS * vit.dim * vit.depth  # the CLS features of all blocks, the last through the final norm
-    macs["head"] = _head_matrices(vit)
+    macs["head"] = sum(weight.numel() for weight in linear_weights_outside_blocks(vit))
     return macs
 
 
@@ -124,13 +124,13 @@ def _matrices(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
 
-def _head_matrices(vit: ViT) -> int:
-    """Entries of the linear layers outside the blocks: one classifier or two, of one pooled row or several."""
+def linear_weights_outside_blocks(vit: ViT) -> list[Tensor]:
+    """One classifier or two, of one pooled row or several."""
     inside = {id(m) for layer in range(vit.depth) for part in vit.block_parts(layer) for m in part.modules()}
-    return sum(m.weight.numel() for m in vit.modules() if isinstance(m, nn.Linear) and id(m) not in inside)
+    return [m.weight for m in vit.modules() if isinstance(m, nn.Linear) and id(m) not in inside]
 
 
-def _head_width(vit: ViT, attention: nn.Module) -> int:
+def head_width(vit: ViT, attention: nn.Module) -> int:
     """heads x head dimension, which is not the model's width in every ViT."""
     head_dim = getattr(attention, "head_dim", vit.dim // vit.heads)
     return vit.heads * int(head_dim)

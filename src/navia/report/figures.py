@@ -39,7 +39,7 @@ Traces = Mapping[str, Mapping[str, Any]]
 COLOURS = ("#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00")
 SHAPES = ("o", "s", "^", "D", "v", "P")
 RATES = ("eta_delta", "eta_delta_l")
-_STYLE = {
+STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -64,7 +64,7 @@ def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
         raise NaviaError("figures need matplotlib: pip install 'navia[bench]'") from missing
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for table in results.tables:
             for name, figure in figures(table, traces):
                 plain = folder / f"table{table.number}-{name}"

@@ -1,0 +1,106 @@
+"""FOA searches its prompts by CMA-ES, with a full covariance or with variances only: what each costs, and how good it is."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import navia
+import real
+from navia.images.domain import Domain
+from navia.images.folder import scan
+from navia.images.sample import source_images, unseen_images
+from navia.measure.quality import top_k
+
+BATCH = 32
+REDUCE = "tome:8"
+Stream = tuple[navia.ViT, Tensor, Tensor, Tensor]  # model, clean images, noisy images, their labels
+
+
+def compare(images: int, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Rows of both searches, for the embedded model and, where its weights and images are there, for DeiT-Ti."""
+    for name, (vit, clean, noisy, labels) in streams(images, say):
+        source = navia.SourceStatistics.measure(vit, clean, REDUCE)
+        plain = accuracy(navia.adapt(vit, "none", REDUCE, source), noisy, labels)[0]
+        for diagonal in (False, True):
+            say(f"foa, {REDUCE}, {name}, {'variances only' if diagonal else 'full covariance'}: {len(noisy)} images")
+            adapter = navia.adapt(vit, "foa", REDUCE, source, diagonal=diagonal)
+            with search_clock() as spent:
+                top1, seconds = accuracy(adapter, noisy, labels)
+            yield {
+                "model": name,
+                "reduce": REDUCE,
+                "diagonal": diagonal,
+                "batch": BATCH,
+                "images": len(noisy),
+                "ms_per_batch": 1000 * float(np.median(seconds)),
+                "search_share": sum(spent) / sum(seconds),
+                "top1": top1,
+                "top1_none": plain,
+            }
+
+
+def accuracy(adapter: navia.Adapter, images: Tensor, labels: Tensor) -> tuple[float, list[float]]:
+    """Share of right answers along the stream, and seconds of each batch."""
+    answers, seconds = [], []
+    for batch in images.split(BATCH):
+        start = time.perf_counter()
+        answers.append(adapter(batch))
+        seconds.append(time.perf_counter() - start)
+    return top_k(torch.cat(answers), labels), seconds
+
+
+@contextlib.contextmanager
+def search_clock() -> Iterator[list[float]]:
+    """Seconds of every call of CMA-ES while it is open: asking for candidates and telling their losses."""
+    import cma
+
+    strategy, spent = cma.CMAEvolutionStrategy, []
+    calls = {name: getattr(strategy, name) for name in ("ask", "tell")}
+
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*arguments, **named)
+            finally:
+                spent.append(time.perf_counter() - start)
+
+        return wrapper
+
+    try:
+        for name, call in calls.items():
+            setattr(strategy, name, timed(call))
+        yield spent
+    finally:
+        for name, call in calls.items():
+            setattr(strategy, name, call)
+
+
+def streams(images: int, say: Callable[[str], None]) -> Iterator[tuple[str, Stream]]:
+    yield "embedded", embedded(images)
+    if real.WEIGHTS.is_file() and real.IMAGES.is_dir():
+        yield "DeiT-Ti", deit(images)
+    else:
+        say("foa: no DeiT-Ti; set NAVIA_DEIT and NAVIA_IMAGENET for it")
+
+
+def embedded(images: int) -> Stream:
+    vit, unseen = navia.load("embedded"), unseen_images()
+    some = range(min(images, len(unseen)))
+    noisy = Domain("noise", unseen, "gaussian_noise", 2).tensors(some, vit.preprocessing)
+    clean = Domain("clean", source_images()).tensors(range(64), vit.preprocessing)
+    return vit, clean, noisy, torch.tensor(unseen.labels)[: len(some)]
+
+
+def deit(images: int) -> Stream:
+    """64 clean images for the statistics, others with noise, both spread over all classes."""
+    vit, folder = navia.load("timm:deit_tiny_patch16_224", checkpoint=real.WEIGHTS), scan(real.IMAGES)
+    order = np.random.default_rng(0).permutation(len(folder.paths)).tolist()
+    clean, rest = order[:64], order[64 : 64 + images]
+    noisy = real.to_tensor(vit, real.corrupted(folder, rest, "gaussian_noise", 5))
+    return vit, real.to_tensor(vit, real.corrupted(folder, clean, "clean", 0)), noisy, torch.tensor(folder.labels)[rest]

@@ -1,0 +1,53 @@
+"""A long stream: whether a step takes as long, and the process as much memory, after many steps as after few."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+import navia
+from navia.images.domain import Domain
+from navia.images.sample import source_images, unseen_images
+from navia.measure.clock import resident_mib
+from navia.measure.trend import trend
+
+BATCH = 8
+METHOD, REDUCE = "navia", "tome:16"
+POINTS = 200  # values that the trend is made of, each the mean of a stretch of steps
+FEWEST = 10  # values that make a trend
+
+
+def long_stream(steps: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """`steps` batches of noisy pictures of the embedded sample, the same ones over and over."""
+    vit = navia.load("embedded")
+    images = Domain("noise", unseen_images(), "gaussian_noise", 2).tensors(range(64 * BATCH), vit.preprocessing)
+    clean = Domain("clean", source_images()).tensors(range(64), vit.preprocessing)
+    source = navia.SourceStatistics.measure(vit, clean, REDUCE)
+    adapter = navia.adapt(vit, METHOD, REDUCE, source)
+    batches = images.split(BATCH)
+    stretch = max(1, steps // POINTS)
+    at, milliseconds, resident = [], [], []
+    try:
+        for begin in range(0, steps - stretch + 1, stretch):
+            start = time.perf_counter()
+            for number in range(begin, begin + stretch):
+                adapter(batches[number % len(batches)])
+            milliseconds.append(1000 * (time.perf_counter() - start) / stretch)
+            resident.append(resident_mib())
+            at.append(begin + stretch)
+            if len(at) % (POINTS // 10) == 0:
+                say(f"  step {at[-1]:,} of {steps:,}: {milliseconds[-1]:.1f} ms a step, {resident[-1]:.1f} MiB resident")
+    except KeyboardInterrupt:
+        if len(at) < FEWEST:
+            raise
+        say(f"stopped after {at[-1]:,} steps")
+    return {
+        "name": f"embedded, {METHOD}, {REDUCE}",
+        "batch": BATCH,
+        "steps": at[-1],
+        "threads": torch.get_num_threads(),
+        "ms_per_step": asdict(trend(at, milliseconds[: len(at)])),
+        "resident_mib": asdict(trend(at, resident[: len(at)])),
+    }

@@ -1,0 +1,48 @@
+"""An adapter that only has to answer, from a saved delta: everything but the shift's target is in the file."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from navia.adapt.adapter import Adapter, adapt
+from navia.adapt.delta import BrokenDeltaError, read_delta
+from navia.adapt.parameters import fingerprint
+from navia.adapt.statistics import Provenance, SourceError, SourceStatistics
+from navia.reduce import Reducer, parse
+from navia.vit.vit import ViT
+
+
+def open_delta(
+    vit: ViT,
+    path: str | Path,
+    source: SourceStatistics | None = None,
+    *,
+    reduce: str | None = None,
+    classes: Sequence[int] | None = None,
+) -> Adapter:
+    """The adapter that a delta was saved from, in its state. source: needed only for methods with the activation shift.
+    reduce: that of the delta if not given; any other is refused."""
+    _, metadata = read_delta(path)
+    try:
+        method, reducer, options = metadata["method"], parse(reduce or metadata["reduce"]), json.loads(metadata["options"])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise BrokenDeltaError(f"delta {Path(path).name} does not say what it was made with") from error
+    if source is None:
+        source = _nobody_reads(vit, reducer, method, options)
+    adapter = adapt(vit, method, reducer, source, classes=classes, guard=False, **options)
+    adapter.load(path)
+    return adapter
+
+
+def _nobody_reads(vit: ViT, reducer: Reducer, method: str, options: dict[str, Any]) -> SourceStatistics:
+    """Statistics are for learning; who only answers gets some that would spoil any number they came near."""
+    if options.get("shift"):
+        raise SourceError(
+            f"method {method!r} shifts its answers towards the source statistics: give them too (--source, `navia stats`)"
+        )
+    pre, nothing = vit.preprocessing, torch.full((vit.depth, vit.dim), torch.nan)
+    origin = Provenance(vit.name, fingerprint(vit), str(reducer), 0, pre.size, tuple(pre.mean), tuple(pre.std))
+    return SourceStatistics(nothing, nothing, origin, fisher={"nothing": nothing})
