@@ -1,4 +1,4 @@
-"""What the export tests share: small models of three libraries (three blocks: prune, merge, read), adapters that moved."""
+"""What the export tests share: small models of three libraries, and adapters that moved."""
 
 from functools import cache
 from typing import Any
@@ -15,14 +15,14 @@ REDUCERS = ("none", "tome:8", "evit:8", "tofu:8")
 def _timm() -> nn.Module:
     from timm.models.vision_transformer import VisionTransformer
 
-    # the embedded model's 197 tokens and 64 channels
+    # the embedded model's 197 tokens and 64 channels; three blocks, of which ToFu prunes in one and merges in the next
     return VisionTransformer(img_size=28, patch_size=2, in_chans=1, num_classes=10, embed_dim=64, depth=3, num_heads=2)
 
 
 def _transformers() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    size = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 96}
+    size = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
     names = dict(enumerate(("ant", "bee", "cat", "dog", "eel", "fox", "gnu")))
     return ViTForImageClassification(ViTConfig(**size, image_size=48, patch_size=8, id2label=names))
 
