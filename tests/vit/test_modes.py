@@ -70,6 +70,40 @@ def test_calling_the_compiled_vit_checks_its_input_and_runs() -> None:
         compiled(torch.zeros(1, 3, 40, 40))
 
 
+@pytest.mark.parametrize("method", ["tent", "navia"])
+def test_a_compiled_stream_gives_the_answers_of_an_eager_one(method: str) -> None:
+    torch.compiler.reset()
+    vit = navia.load(shake(SHALLOW["timm plain"]()))
+    batches = [images_for(vit, 8) + 0.1 * i for i in range(3)]
+    source = navia.SourceStatistics.measure(vit, batches[0], "tome:2")
+    eager = navia.adapt(vit, method, "tome:2", source)
+    answers = [eager(batch) for batch in batches]
+    vit.compiler = "aot_eager"
+    adapter = navia.adapt(vit, method, "tome:2", source)
+    for batch, answer in zip(batches, answers, strict=True):
+        assert relative(adapter(batch), answer) <= 1e-5
+
+
+@pytest.mark.parametrize("spec", ["none", "tome:3"])
+def test_a_model_loaded_for_bfloat16_adapts_in_single_precision(spec: str) -> None:
+    """Products are rounded, parameters and answers are not; the answers stay near."""
+    plain = build("timm plain")
+    mixed = navia.load(plain.model, precision="bfloat16", lean=True)
+    assert mixed.lean
+    images = images_for(plain, 8)
+    adapter = navia.adapt(mixed, "tent", spec)
+    logits = adapter(images)
+    assert logits.dtype == torch.float32
+    assert adapter.last is not None
+    assert adapter.last.kept == 8
+    assert all(p.dtype == torch.float32 for p in adapter.method.parameters.values())
+    assert not torch.equal(logits, plain(images, reduce=spec))
+    if spec == "none":
+        assert relative(logits, plain(images)) < 5e-2
+    with pytest.raises(navia.NaviaError, match="no precision 'int8'; there is float32, bfloat16"):
+        navia.load("embedded", precision="int8")
+
+
 @three_libraries
 @every_spec
 def test_autocast_to_bfloat16_runs_forward_and_backward(name: str, spec: str) -> None:

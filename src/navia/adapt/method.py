@@ -18,7 +18,7 @@ from navia.adapt.world import World
 from navia.errors import SpecError
 from navia.reduce import Reducer
 from navia.registry import Registry
-from navia.vit.forward import Outcome, Touch, run
+from navia.vit.forward import Outcome, Touch, compiled, run
 from navia.vit.vit import ViT
 
 METHODS: Registry[type["Method"]] = Registry("method", "navia.adapt.methods")
@@ -188,7 +188,8 @@ class Method(ABC):
         return math.log(self.num_classes)
 
     def walk(self, images: Tensor, features: bool = False) -> Outcome:
-        return run(
+        walk = run if self.vit.compiler is None else compiled(self.vit.compiler)
+        return walk(
             self.vit, images, self.reduce, touch=self.touch(), classes=self.classes, features=features, breathe=self.breathe
         )
 

@@ -4,6 +4,7 @@ Every method and every reducer runs through `run`. What a method puts in comes a
 `Outcome`; nothing is kept on the modules between or during calls.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -127,6 +128,12 @@ def run(
         keys=[block.keys for block in seen] if keys else None,
         attention=[block.cls_attention for block in seen] if attention else None,
     )
+
+
+@functools.cache
+def compiled(backend: str) -> Callable[..., Outcome]:
+    """`run` through torch.compile."""
+    return torch.compile(run, backend=backend, dynamic=False)
 
 
 def _wish(

@@ -20,6 +20,8 @@ class ViT(nn.Module, ABC):
     lean: keep only the tokens between blocks for the backward pass, which walks each block again: the same gradients,
     less memory, more time.
     precision: matrix products in another type than the weights' (bfloat16, where the hardware has it); None: theirs.
+    compiler: a backend of torch.compile for the forward and backward pass of the methods ("inductor"); None: eager. It
+    takes minutes before the first answer, and again for every other batch size.
     whole_last_block: also compute those rows of the last block that nobody reads, in the library's own order of sums.
     """
 
@@ -32,6 +34,7 @@ class ViT(nn.Module, ABC):
         self.name = name
         self.lean = False
         self.precision: torch.dtype | None = None
+        self.compiler: str | None = None
         self.whole_last_block = False
 
     # ---- what it is
@@ -162,7 +165,7 @@ class ViT(nn.Module, ABC):
         device = self.cls_token.device
         if images.device != device:
             raise InputError(f"images are on {images.device}, {self.name} is on {device}")
-        if not torch.compiler.is_compiling() and not bool(torch.isfinite(images).all()):
+        if not torch.compiler.is_compiling() and not _all_finite(images):
             bad = (~torch.isfinite(images).flatten(1).all(dim=1)).nonzero().flatten().tolist()
             raise InputError(f"images hold NaN or infinite pixels (rows {', '.join(map(str, bad[:8]))} of the batch)")
 
@@ -191,3 +194,8 @@ class ViT(nn.Module, ABC):
         elif size[0] % self.patch_size[0] or size[1] % self.patch_size[1] or min(size) < 1:
             patch = f"{self.patch_size[1]}x{self.patch_size[0]}"
             raise InputError(f"image size {size[1]}x{size[0]} px is not a multiple of the patch size {patch}")
+
+
+def _all_finite(images: Tensor) -> bool:
+    """NaN and infinity spread to the sum, which reads the pixels once; only where it is not finite one looks closer."""
+    return bool(torch.isfinite(images.sum())) or bool(torch.isfinite(images).all())
