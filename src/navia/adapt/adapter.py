@@ -22,6 +22,7 @@ from navia.adapt.world import World
 from navia.callbacks import Callback, Callbacks
 from navia.errors import SpecError
 from navia.reduce import ReducerLike, parse
+from navia.vit.device import keep_freed_memory
 from navia.vit.load import load
 from navia.vit.vit import ViT
 
@@ -207,6 +208,8 @@ def adapt(
         source = SourceStatistics.load(source)
     reducer = parse(reduce)
     reducer.check(vit.depth)
+    if vit.cls_token.device.type == "cpu":
+        keep_freed_memory()
     made = kind(
         vit,
         reducer,

@@ -1,5 +1,7 @@
 """Where a model runs."""
 
+import ctypes
+import functools
 import os
 
 import torch
@@ -34,6 +36,25 @@ def use_threads(count: int) -> None:
     that any other thread set last, even over its own: asking makes it take that one up before ours is set."""
     torch.get_num_threads()
     torch.set_num_threads(count)
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Let this process keep memory that it frees, for the next step to use: by default glibc hands large blocks back to the
+    system at once, which clears every page of them anew when they are asked for again, and that takes up to a third of a
+    step of 64 images. True where it could be done. NAVIA_RETURN_MEMORY=1 forbids it."""
+    if os.environ.get("NAVIA_RETURN_MEMORY", "0") not in ("", "0") or not _has_glibc():
+        return False
+    trim_threshold, mmap_max = -1, -4  # numbers of malloc.h
+    libc = ctypes.CDLL(None)
+    return bool(libc.mallopt(mmap_max, 0)) and bool(libc.mallopt(trim_threshold, -1))
+
+
+def _has_glibc() -> bool:
+    try:
+        return bool(os.confstr("CS_GNU_LIBC_VERSION"))
+    except (AttributeError, ValueError):
+        return False
 
 
 def _present() -> list[str]:

@@ -1,0 +1,65 @@
+"""What is set for the whole process: CPU threads and the memory that it keeps."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from navia.vit.device import _has_glibc, use_threads
+
+STEPS = """
+import resource, torch
+import navia.vit.device as device
+kept = device.keep_freed_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [torch.empty(2**24).fill_(1) for _ in range(3)]  # 64 MiB each
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(kept, *[faults() for _ in range(10)])
+"""
+
+
+@pytest.mark.skipif(not _has_glibc(), reason="not glibc")
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_freed_memory_is_used_again_without_asking_the_system(forbidden: bool) -> None:
+    env = os.environ | {"NAVIA_RETURN_MEMORY": "1" if forbidden else "0", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", STEPS], env=env, capture_output=True, text=True, check=True)
+    kept, first, *later = done.stdout.split()
+    settled = int(later[-1])  # a few rounds until the heap has a place for each
+    assert kept == str(not forbidden)
+    if not forbidden:
+        assert int(first) > 10_000  # pages of 4 KiB, or fewer large ones
+        assert settled < 100
+    else:
+        assert settled > 10_000
+
+
+def test_a_thread_keeps_its_number_whatever_others_ask_for() -> None:
+    """Also one that has not computed yet, which torch would give the number set last."""
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    asked, go = threading.Event(), threading.Event()
+
+    def mine() -> None:
+        asked.wait()
+        use_threads(2)
+        go.set()
+        seen.append(torch.get_num_threads())
+
+    def others() -> None:
+        use_threads(1)
+        asked.set()
+        go.wait()
+        seen.append(torch.get_num_threads())
+
+    threads = [threading.Thread(target=work) for work in (mine, others)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == [1, 2]
+    use_threads(before)
+    assert torch.get_num_threads() == before
