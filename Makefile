@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup test check pytest browser demo docs format bench clean
+.PHONY: setup test check pytest browser demo dist docs format bench clean
 
 setup: $(VENV)/.installed
 
@@ -29,6 +29,13 @@ browser: setup  ## pages in a real Chromium, which must be installed
 
 demo: setup
 	$(BIN)/navia demo
+
+dist: setup  ## wheel and source package; the wheel runs the demo in an empty environment, away from the sources
+	rm -rf dist
+	$(BIN)/python -m build --quiet --outdir dist
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[bench]"
+	cd dist && venv/bin/navia demo --count 64 --out demo.html
 
 docs: setup  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict
