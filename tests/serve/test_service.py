@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from torch import Tensor
 import navia
 from navia.images.domain import Domain
 from navia.images.sample import source_images, unseen_images
-from navia.serve.answers import BusyError, State
+from navia.serve.answers import Answer, BusyError, State
 from navia.serve.service import Service
 from navia.serve.settings import Limits, Pace, Settings
 from navia.serve.status import recent, status
+from navia.vit.device import use_threads
 
 VIT = navia.load("embedded")
 PACE = Pace(batch=4, wait=0.001, adapt_batch=8, adapt_wait=1000, enough=8)
@@ -292,3 +294,24 @@ def test_no_picture_is_kept_where_that_is_asked(source: navia.SourceStatistics, 
     service.stop()
     with pytest.raises(BusyError, match="shutting down"):
         service.answers.submit(images[:1])
+
+
+def test_answers_keep_their_threads_though_the_learner_asks_for_one(make: Callable[..., Service], images: Tensor) -> None:
+    """torch hands the number that was set last to every thread that has not computed yet."""
+    before, seen = torch.get_num_threads(), []
+    use_threads(3)
+    try:
+        service = make(pace=replace(PACE, threads=1))
+        told = service.answers.answered
+
+        def notice(batch: Tensor, given: Answer) -> None:
+            seen.append(torch.get_num_threads())
+            told(batch, given)
+
+        service.answers.answered = notice
+        time.sleep(0.2)  # the learner has asked by now
+        answer(service, images[:4])
+        until(lambda: bool(seen))
+    finally:
+        use_threads(before)
+    assert seen[0] == 3
