@@ -1,7 +1,6 @@
 """`navia export`: a file, one line on how near it comes, and errors that say what to do."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,11 @@ import torch
 from typer.testing import CliRunner
 
 import navia
-from navia.cli import app, main
+from navia.cli import app
 from navia.export import read_metadata
 from navia.images.domain import Domain
 from navia.images.sample import source_images, unseen_images
+from tests.test_cli import refused
 
 
 def invoke(*arguments: str) -> Any:
@@ -82,13 +82,5 @@ def test_refusals_are_one_line(
     monkeypatch.chdir(tmp_path)
     Path("here.onnx").write_text("")
     given = [str(delta) if argument == "DELTA" else argument for argument in arguments]
-    monkeypatch.setattr(sys, "argv", ["navia", "export", "embedded", *given])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    out, err = capsys.readouterr()
-    assert caught.value.code == 1
-    assert out == ""
-    assert err.startswith("navia: ")
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in refused(["export", "embedded", *given], monkeypatch, capsys)
     assert [p.name for p in tmp_path.iterdir()] == ["here.onnx"]

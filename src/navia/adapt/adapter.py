@@ -149,8 +149,7 @@ class Adapter:
         """The library's own module (timm, transformers, torchvision) with the weights that answer now: a live view, which
         moves with every step. What a method adds beside the weights (NAVIA's shift of the CLS embedding and CLS biases,
         FOA's prompts, activation shifts) and the reducer are no part of it; `predict` has them."""
-        answering: ViT = getattr(self.method, "teacher", self.method.vit)  # CoTTA answers with its teacher
-        return answering.model
+        return self.method.answering.model
 
     @property
     def drift(self) -> float:

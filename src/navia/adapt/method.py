@@ -176,6 +176,11 @@ class Method(ABC):
         """The answer in the present state; changes nothing."""
         return self.walk(images).logits
 
+    @property
+    def answering(self) -> ViT:
+        """The model whose weights answer."""
+        return self.vit
+
     # ---- what methods are written with
 
     @property

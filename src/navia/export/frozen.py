@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from navia.adapt.adapter import Adapter
 from navia.adapt.method import Method
-from navia.adapt.methods.cotta import Cotta
 from navia.adapt.methods.lame import Lame
 from navia.adapt.parameters import private_copy
 from navia.adapt.shift import ActivationShift
@@ -78,10 +77,11 @@ def freeze(adapter: Adapter) -> Frozen:
             "method 'lame' corrects the answers of a batch by one another, so that it is no function of a picture: "
             "export method 'none' and correct what it answers"
         )
-    vit = method.teacher if isinstance(method, Cotta) else method.vit
     touch = method.touch()
     shift = _head_shift(method)
-    return Frozen(vit, method.reduce, touch if shift is None else replace(touch, head_shift=shift), method.classes)
+    return Frozen(
+        method.answering, method.reduce, touch if shift is None else replace(touch, head_shift=shift), method.classes
+    )
 
 
 def _head_shift(method: Method) -> Tensor | None:

@@ -55,9 +55,7 @@ def _drawn(layout: Layout, bars: Sequence[SideBar], kinds: Sequence[str], mark: 
     f = Frame(layout, left, layout.width - 48, 6, layout.height - 48, span(ends, from_zero=True), (0, len(bars)))
     drawn = [_bar(f, bar, f.top + (i + 0.5) * _PITCH) for i, bar in enumerate(bars)]
     also = legend_entry(mark, marker(_MARK[0], 11, 7, 4.5), colour(_MARK[1]))
-    keys = legend(
-        kinds, lambda i: f'<g class="{_colour(i)}"><rect class="mark" x="5" y="1" width="12" height="12"/></g>', also
-    )
+    keys = legend(kinds, lambda i: f'<g class="{_colour(i)}">{_KEY}</g>', also)
     return keys + picture(layout, title, _axis(f, x_label) + "".join(drawn))
 
 

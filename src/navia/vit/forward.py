@@ -104,7 +104,10 @@ def run(
         tokens = _enter(vit, images, touch)
         if trace:
             tokens = tokens.traced()
-        wish = _wish(vit, reduce, trace, features, keys, attention, breathe)
+        hooked = _hooked(vit)
+        all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
+        reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, breathe)
         counts, cls_rows, seen = [tokens.length], [], []
         for layer, r in enumerate(reduce.amounts(vit.depth)):
             if vit.lean and torch.is_grad_enabled():
@@ -134,21 +137,6 @@ def run(
 def compiled(backend: str) -> Callable[..., Outcome]:
     """`run` through torch.compile."""
     return torch.compile(run, backend=backend, dynamic=False)
-
-
-def _wish(
-    vit: ViT,
-    reduce: Reducer,
-    trace: bool,
-    features: bool,
-    keys: bool,
-    attention: bool,
-    breathe: Callable[[], None] | None,
-) -> _Wish:
-    hooked = _hooked(vit)
-    all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
-    reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
-    return _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, breathe)
 
 
 def _block(vit: ViT, reduce: Reducer, touch: Touch, wish: _Wish, layer: int, r: int, tokens: Tokens) -> _Block:

@@ -45,6 +45,10 @@ class Cotta(Method):
         for name, value in self.source_weights.items():
             anchor[name].data = value  # the anchor must not follow the student, whose memory it was made from
 
+    @property
+    def answering(self) -> ViT:
+        return self.teacher
+
     def look(self, images: Tensor) -> Look:
         look = self.look_with_gradient(images)
         look.logits = self._teach(images)
