@@ -104,6 +104,8 @@ def code_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def kinds(cell: nbformat.NotebookNode) -> list[str]:
-    """Of its outputs; what libraries complain about on stderr differs from machine to machine."""
+    """Of its outputs, without repeats: what libraries complain about on stderr differs from machine to machine, and into how
+    many pieces the printed text is cut depends on when the kernel sends it."""
     shown = [output for output in cell.outputs if output.get("name") != "stderr"]
-    return ["picture" if "image/png" in output.get("data", {}) else output.output_type for output in shown]
+    every = ["picture" if "image/png" in output.get("data", {}) else output.output_type for output in shown]
+    return [kind for place, kind in enumerate(every) if kind != "stream" or every[place - 1 : place] != ["stream"]]

@@ -41,8 +41,8 @@ def use_threads(count: int) -> None:
 @functools.cache
 def keep_freed_memory() -> bool:
     """Let this process keep memory that it frees, for the next step to use: by default glibc hands large blocks back to the
-    system at once, which clears every page of them anew when they are asked for again, and that takes up to a third of a
-    step of 64 images. True where it could be done. NAVIA_RETURN_MEMORY=1 forbids it."""
+    system at once, which clears every page of them anew when they are asked for again: a fifth of a step of 64 images. True
+    where it could be done. NAVIA_RETURN_MEMORY=1 forbids it."""
     if os.environ.get("NAVIA_RETURN_MEMORY", "0") not in ("", "0") or not _has_glibc():
         return False
     trim_threshold, mmap_max = -1, -4  # numbers of malloc.h

@@ -1,0 +1,37 @@
+"""Peak memory of a whole process that makes one adaptation step, and the seconds of that step.
+
+python benchmarks/memory.py vit_base_patch16_224 64 align none            once as it is
+python benchmarks/memory.py vit_base_patch16_224 64 align none --lean     and once with blocks walked twice
+"""
+
+import argparse
+import resource
+import time
+
+import torch
+
+import navia
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="of timm; its weights are random")
+    parser.add_argument("batch", type=int)
+    parser.add_argument("method")
+    parser.add_argument("reduce")
+    parser.add_argument("--lean", action="store_true")
+    options = parser.parse_args()
+    vit = navia.load(f"timm:{options.model}", pretrained=False, lean=options.lean)
+    images = torch.randn(options.batch, vit.in_chans, *vit.preprocessing.size)
+    source = navia.SourceStatistics.measure(vit, images[:2], options.reduce, fisher=options.method == "eata")
+    adapter = navia.adapt(vit, options.method, options.reduce, source)
+    adapter(images[:8])  # what the first step alone needs, and kernels to choose
+    start = time.perf_counter()
+    adapter(images)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
+    print(f"peak of the process {peak:.2f} GiB, {seconds:.1f} s a step of {options.batch} images")
+
+
+if __name__ == "__main__":
+    main()
