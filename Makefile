@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup test check pytest browser demo dist docs format bench clean
+.PHONY: setup test check pytest coverage browser demo dist docs format bench clean
 
 setup: $(VENV)/.installed
 
@@ -23,6 +23,9 @@ check: setup
 
 pytest: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --ignore tests/browser  # one thread each: workers share the cores
+
+coverage: setup  ## all tests again, counting the lines of src/navia that they run
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --ignore tests/browser --cov --cov-fail-under=90
 
 browser: setup  ## pages in a real Chromium, which must be installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
