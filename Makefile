@@ -14,7 +14,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,hf,bench,ray,serve,export,docs]"
 	@touch $@
 
-test: check pytest  ## style, types, then all tests
+test: check pytest  ## style, types, then all tests but the browser's
 
 check: setup
 	$(BIN)/ruff check .

@@ -93,7 +93,6 @@ class Method(ABC):
     needs_source: ClassVar[bool] = False
     needs_fisher: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
-    forwards: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -143,6 +142,11 @@ class Method(ABC):
     def added(cls, vit: ViT, options: Any) -> int:
         """How many numbers it tunes beside the model's own parameters."""
         return 0
+
+    @classmethod
+    def forwards(cls, vit: ViT, options: Any) -> int:
+        """Forward passes of a step."""
+        return 1
 
     @classmethod
     def extra_tokens(cls, options: Any) -> int:

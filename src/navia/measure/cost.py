@@ -53,12 +53,12 @@ def cost(
 ) -> Cost:
     """Count what one image costs with `reduce` under `method` at its defaults. Backward passes are not counted.
 
-    forwards, prompts: passes per image and extra tokens, if others than the method's own (FOA: 28 and 3).
+    forwards, prompts: passes per image and extra tokens, if others than the method's own (FOA on ViT-B: 28 and 3).
     measure: also run `rounds` forwards of `batch` images for latency and peak memory.
     """
     kind = METHODS.get(method)
     options = kind.Options()
-    forwards = kind.forwards if forwards is None else forwards
+    forwards = kind.forwards(vit, options) if forwards is None else forwards
     prompts = kind.extra_tokens(options) if prompts is None else prompts
     if forwards < 1 or prompts < 0 or batch < 1 or rounds < 1:
         raise InputError("forwards, batch and rounds must be at least 1, prompts at least 0")

@@ -191,13 +191,11 @@ def passes_of(vit: ViT, case: Case) -> Passes:
     tuned = dict(vit.model.named_parameters())
     weights = any(tuned[name].dim() > 1 for name in kind.tuned(vit, options))
     prompts = kind.extra_tokens(options)
-    forwards, backwards = kind.forwards, int(bool(kind.tuned(vit, options)))
-    if case.method == "foa":  # as many candidates as CMA-ES takes by default, and the best so far
-        forwards = int(4 + 3 * math.log(prompts * vit.dim)) + 1
+    backwards = int(bool(kind.tuned(vit, options)))
     if case.method == "sar":  # up the hill, then down
         backwards = 2
     answers = int(getattr(options, "shift", False))  # FOA's shift is put on features that have been classified already
-    return Passes(forwards, backwards, weights, prompts, answers=answers)
+    return Passes(kind.forwards(vit, options), backwards, weights, prompts, answers=answers)
 
 
 # ---- time

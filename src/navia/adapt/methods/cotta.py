@@ -31,11 +31,14 @@ class CottaOptions(Sgd):
 class Cotta(Method):
     name = "cotta"
     Options = CottaOptions
-    forwards = 3
 
     @classmethod
     def tuned(cls, vit: ViT, options: CottaOptions) -> list[str]:
         return weights_and_biases(vit)
+
+    @classmethod
+    def forwards(cls, vit: ViT, options: CottaOptions) -> int:
+        return 3  # student, source and teacher; the teacher makes more of them where the source is unsure
 
     def start(self) -> None:
         self.anchor = private_copy(self.vit, [])

@@ -48,11 +48,14 @@ class DeyoOptions(Sgd):
 class Deyo(Method):
     name = "deyo"
     Options = DeyoOptions
-    forwards = 2
 
     @classmethod
     def tuned(cls, vit: ViT, options: DeyoOptions) -> list[str]:
         return norm_parameters(vit, early_blocks(vit) if options.layers == "early" else None)
+
+    @classmethod
+    def forwards(cls, vit: ViT, options: DeyoOptions) -> int:
+        return 2  # the images, and those in shuffled patches
 
     def look(self, images: Tensor) -> Look:
         return self.look_with_gradient(images)

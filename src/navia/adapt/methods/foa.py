@@ -45,7 +45,6 @@ class Foa(Method):
     name = "foa"
     Options = FoaOptions
     needs_source = True
-    forwards = 28
 
     @classmethod
     def tuned(cls, vit: ViT, options: FoaOptions) -> list[str]:
@@ -54,6 +53,10 @@ class Foa(Method):
     @classmethod
     def added(cls, vit: ViT, options: FoaOptions) -> int:
         return options.prompts * vit.dim
+
+    @classmethod
+    def forwards(cls, vit: ViT, options: FoaOptions) -> int:
+        return population(options.prompts * vit.dim, options) + 1  # and the best so far
 
     @classmethod
     def extra_tokens(cls, options: FoaOptions) -> int:
@@ -138,6 +141,11 @@ class Foa(Method):
         return float(entropy(outcome.logits).sum() + self.options.weight * count / 64 * distance)
 
 
+def population(dimensions: int, options: FoaOptions) -> int:
+    """Candidates that CMA-ES draws for a batch: as many as Hansen's tutorial advises, if not told otherwise."""
+    return options.population - 1 if options.population else int(4 + 3 * math.log(dimensions))
+
+
 class _Search:
     """CMA-ES around zero with random numbers of its own, so that a stream can be reset and resumed to the bit."""
 
@@ -147,9 +155,8 @@ class _Search:
         except ImportError as error:
             raise NaviaError("method 'foa' needs the cma package: pip install 'navia[bench]'") from error
         self.random = np.random.RandomState(seed)
-        population = options.population - 1 if options.population else int(4 + 3 * math.log(dimensions))
         settings: dict[str, Any] = {
-            "popsize": population,
+            "popsize": population(dimensions, options),
             "verbose": -9,
             "randn": self.random.randn,
             "seed": float("nan"),  # leaves the global generator alone

@@ -35,11 +35,14 @@ class SarOptions(Sgd):
 class Sar(Method):
     name = "sar"
     Options = SarOptions
-    forwards = 2
 
     @classmethod
     def tuned(cls, vit: ViT, options: SarOptions) -> list[str]:
         return norm_parameters(vit, early_blocks(vit))
+
+    @classmethod
+    def forwards(cls, vit: ViT, options: SarOptions) -> int:
+        return 2  # on the way up the hill and on top of it
 
     def start(self) -> None:
         self.memory.update(running_loss=None, recoveries=0)
