@@ -102,7 +102,7 @@ def test_cost_as_a_table() -> None:
 
 
 def test_cost_of_a_method() -> None:
-    """LayerNorm tuning of ViT-Ti: 2 x 192 entries of 25 norms; FOA: 4 + 3 ln(3 x 192) candidates, the best so far, 3 prompts."""
+    """LayerNorm tuning of ViT-Ti: 2 x 192 entries of 25 norms; FOA: 4 + 3 ln(3 x 192) candidates and the best so far."""
     result = invoke("cost", TINY, "-r", "none", "--method", "tent", "--method", "foa", "--json")
     assert result.exit_code == 0
     tent, foa = json.loads(result.stdout)
