@@ -1,5 +1,6 @@
 """Safetensors files that say what they are: written whole or not at all, read with errors that name the file."""
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -16,7 +17,11 @@ from navia.errors import NaviaError
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     temporary = Path(f"{path}.partial")
     portable = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(portable, temporary, {"navia": kind, "version": __version__, "digest": _digest(portable), **metadata})
+    try:
+        save_file(portable, temporary, {"navia": kind, "version": __version__, "digest": _digest(portable), **metadata})
+    except SafetensorError as cause:  # its name for what the system refused, such as a full disk
+        temporary.unlink(missing_ok=True)
+        raise OSError(errno.EIO, str(cause)) from cause
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)  # a reader never sees half a file
