@@ -93,6 +93,8 @@ class Method(ABC):
     needs_source: ClassVar[bool] = False
     needs_fisher: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
+    per_picture: ClassVar[bool] = True  # whether an answer depends on its own picture alone
+    answers_by: ClassVar[tuple[str, ...]] = ()  # options that shape answers beside the tensors: a delta belongs to theirs
 
     def __init__(
         self,
@@ -147,6 +149,11 @@ class Method(ABC):
     def forwards(cls, vit: ViT, options: Any) -> int:
         """Forward passes of a step."""
         return 1
+
+    @classmethod
+    def backwards(cls, vit: ViT, options: Any) -> int:
+        """Backward passes of a step."""
+        return int(bool(cls.tuned(vit, options)))
 
     @classmethod
     def extra_tokens(cls, options: Any) -> int:
@@ -209,9 +216,17 @@ class Method(ABC):
 
     def descend(self, loss: Tensor) -> None:
         """One step of the optimiser down this process's share of the loss."""
-        assert self.optimizer is not None
+        self.pull(loss)
+        self.advance()
+
+    def pull(self, loss: Tensor) -> None:
+        """The first half of `descend`: the gradients, at the parameters as they are now."""
         loss.backward()
         self.world.sum_gradients(self.parameters.values())
+
+    def advance(self) -> None:
+        """The second half: the parameters move along the gradients, which are then forgotten."""
+        assert self.optimizer is not None
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -224,6 +239,10 @@ class Method(ABC):
         return self.needs_source
 
     # ---- state
+
+    def remembers(self) -> dict[str, tuple[int | None, ...]]:
+        """Shapes of the tensors that come into the memory with the stream, by name; None: of any length."""
+        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that shapes the answers, by name: tuned parameters, and tensors in the memory as `memory.NAME`."""

@@ -35,6 +35,7 @@ class Align(Method):
     Options = AlignOptions
     needs_source = True
     distributable = True
+    answers_by = ("shift",)
 
     def look(self, images: Tensor) -> Look:
         look = self.look_with_gradient(images, features=True)
@@ -64,6 +65,9 @@ class Align(Method):
     def predict(self, images: Tensor) -> Tensor:
         outcome = self.walk(images)
         return self._answer(Look(outcome.logits, images, outcome))
+
+    def remembers(self) -> dict[str, tuple[int | None, ...]]:
+        return {"recent": (None, self.vit.depth, self.vit.dim), "running_feature": (self.vit.dim,)}
 
     @property
     def _shift(self) -> ActivationShift:

@@ -33,6 +33,9 @@ class Eata(Method):
         self.memory["mean_prediction"] = None
         self._source = {name: p.detach().clone() for name, p in self.parameters.items()}
 
+    def remembers(self) -> dict[str, tuple[int | None, ...]]:
+        return {"mean_prediction": (self.num_classes,)}
+
     def look(self, images: Tensor) -> Look:
         return self.look_with_gradient(images)
 

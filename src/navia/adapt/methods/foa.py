@@ -45,6 +45,7 @@ class Foa(Method):
     name = "foa"
     Options = FoaOptions
     needs_source = True
+    answers_by = ("shift",)
 
     @classmethod
     def tuned(cls, vit: ViT, options: FoaOptions) -> list[str]:
@@ -122,6 +123,9 @@ class Foa(Method):
     def predict(self, images: Tensor) -> Tensor:
         outcome = self.walk(images)
         return head(self.vit, outcome.pooled, self._shift.vector() if self.options.shift else None, self.classes)
+
+    def remembers(self) -> dict[str, tuple[int | None, ...]]:
+        return {"recent": (None, self.vit.depth, self.vit.dim), "running_feature": (self.vit.dim,)}
 
     @property
     def _shift(self) -> ActivationShift:

@@ -65,6 +65,8 @@ class Lame(Method):
 
     name = "lame"
     Options = LameOptions
+    per_picture = False
+    answers_by = ("affinity", "neighbours", "symmetric")
 
     @classmethod
     def tuned(cls, vit: ViT, options: Any) -> list[str]:

@@ -48,6 +48,7 @@ class NaviaOptions(AlignOptions):
 class Navia(Align):
     name = "navia"
     Options = NaviaOptions
+    answers_by = (*Align.answers_by, "bias_position", "token")
 
     @classmethod
     def added(cls, vit: ViT, options: NaviaOptions) -> int:

@@ -23,6 +23,7 @@ class NoneOptions(Options):
 class NoAdaptation(Method):
     name = "none"
     Options = NoneOptions
+    answers_by = ("shift",)
 
     def _wants_source(self) -> bool:
         return bool(self.options.shift)
@@ -46,6 +47,9 @@ class NoAdaptation(Method):
             assert look.outcome is not None
             ActivationShift(self.source, self.memory).update(look.outcome.pooled[:, 0].mean(dim=0))
         return Learned(kept=0)
+
+    def remembers(self) -> dict[str, tuple[int | None, ...]]:
+        return {"running_feature": (self.vit.dim,)}
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
