@@ -170,6 +170,19 @@ def test_a_broken_state_is_not_answered_with(make: Callable[..., Service], image
     until(lambda: service.answers.step == 0)
 
 
+def test_images_without_a_finite_answer_are_refused_and_the_state_stays(
+    make: Callable[..., Service], images: Tensor
+) -> None:
+    service = make()
+    answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+    expected = answer(service, images[:2])
+    with pytest.raises(navia.NaviaError, match="no finite answer"):
+        answer(service, images[:2] * torch.inf)
+    torch.testing.assert_close(answer(service, images[:2]), expected, atol=1e-5, rtol=1e-4)
+    assert not any(event.kind == "error" for event in status(service).events)
+
+
 def test_a_bad_update_is_rolled_back_and_answers_go_on(make: Callable[..., Service], images: Tensor) -> None:
     """A learning rate that blows the parameters up: the guard restores them, and nothing of it is seen."""
     service = make(lr=1e6)
@@ -282,6 +295,50 @@ def test_reset_rollback_and_delta(make: Callable[..., Service], images: Tensor) 
     assert service.reset().result(60) == "back to the source"
     fresh = navia.adapt(VIT, "none", "tome:24").predict(images[:4]).softmax(dim=1)
     torch.testing.assert_close(answer(service, images[:4]), fresh, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("method", "options"), [("foa_bp", {}), ("align", {"shift": True})])
+def test_after_a_reset_nothing_of_the_stream_is_left(
+    make: Callable[..., Service], images: Tensor, method: str, options: dict[str, object]
+) -> None:
+    """The activation shift comes with the first batch: the source has none."""
+    service = make(method, **options)
+    before = answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+    assert not torch.allclose(answer(service, images[:4]), before[:4], atol=1e-3)
+    service.reset().result(60)
+    torch.testing.assert_close(answer(service, images[:4]), before[:4], atol=1e-5, rtol=1e-4)
+
+
+def test_a_command_that_was_given_up_is_not_carried_out(make: Callable[..., Service]) -> None:
+    service, under_way, go_on = make(), threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        under_way.set()
+        return go_on.wait(60)
+
+    first = service.learner.call(wait)
+    assert under_way.wait(60)
+    late = service.reset()
+    assert late.cancel()
+    assert not first.cancel()  # it has begun
+    go_on.set()
+    assert first.result(60)
+    service.delta().result(60)  # comes after both
+    assert service.alive
+    assert not any(event.kind == "reset" for event in status(service).events)
+
+
+def test_a_stop_passes_over_what_was_given_up(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none")
+    with hold(service):
+        service.answers.submit(images[:1])
+        until(lambda: service.answers.waiting == 0)
+        late, last = service.answers.submit(images[:4]), service.answers.submit(images[:4])
+        assert late.cancel()
+        service.answers.stop()
+    with pytest.raises(BusyError, match="shutting down"):
+        last.result(60)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04no pickle either", b"x" * 1000])

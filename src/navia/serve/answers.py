@@ -14,7 +14,7 @@ from torch import Tensor
 
 from navia.adapt.losses import entropy
 from navia.adapt.method import Method
-from navia.errors import NaviaError
+from navia.errors import InputError, NaviaError
 from navia.serve.gate import Gate
 from navia.serve.settings import Pace
 from navia.vit.device import use_threads
@@ -121,7 +121,8 @@ class Answers(threading.Thread):
                 if jobs:
                     self._answer(jobs)
         for job in self._jobs:
-            job.future.set_exception(BusyError("the service is shutting down"))
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(BusyError("the service is shutting down"))
 
     def _wait(self) -> bool:
         """For the first job; False once the service stops."""
@@ -147,6 +148,8 @@ class Answers(threading.Thread):
             self._load(state)
 
     def _load(self, state: State) -> None:
+        for name in self.method.tensors().keys() - state.tensors.keys():  # came into the memory after that state
+            del self.method.memory[name.removeprefix("memory.")]
         self.method.load_tensors(state.tensors)
         self.state = state
 
@@ -178,12 +181,16 @@ class Answers(threading.Thread):
 
     def _finite(self, images: Tensor) -> Tensor:
         """Logits; where a state gives none that are finite, the model as it came answers instead."""
-        logits = self._logits(images)
+        state, logits = self.state, self._logits(images)
         if bool(logits.isfinite().all()):
             return logits
-        self.broken(f"the state of step {self.state.step} gave answers that are not finite; the source answers again")
         self._load(self.source)
-        return self._logits(images)
+        logits = self._logits(images)
+        if not bool(logits.isfinite().all()):  # then it is not the state that is broken
+            self._load(state)
+            raise InputError("the model has no finite answer to the image")
+        self.broken(f"the state of step {state.step} gave answers that are not finite; the source answers again")
+        return logits
 
     @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:

@@ -245,7 +245,7 @@ def _add_problems(app: FastAPI, service: Service) -> None:
 
 
 async def _within(future: "Future[Result]", service: Service) -> Result:
-    """The result, or TimeoutError; what nobody waits for any more is not begun."""
+    """The result, or TimeoutError: what has not begun by then never does, what has goes on without a listener."""
     try:
         return await asyncio.wait_for(asyncio.wrap_future(future), service.settings.limits.seconds)
     finally:

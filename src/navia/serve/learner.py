@@ -58,7 +58,7 @@ class Learner(threading.Thread):
         self._history: collections.deque[dict[str, Any]] = collections.deque(maxlen=_HISTORY)
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._images: collections.deque[Tensor] = collections.deque()
-        self._first = 0.0  # when the oldest of them came
+        self._collecting_since = 0.0  # for the next step
         self._changed = threading.Condition()
         self._stopping = self._busy = False
         self._failures, self._last_shed = 0, -1e9
@@ -72,7 +72,7 @@ class Learner(threading.Thread):
             return
         with self._changed:
             if not self._images:
-                self._first = time.monotonic()
+                self._collecting_since = time.monotonic()
             self._images.extend(images)
             excess = len(self._images) - 2 * self.pace.adapt_batch
             for _ in range(max(0, excess)):
@@ -87,10 +87,14 @@ class Learner(threading.Thread):
         future: Future[Result] = Future()
 
         def command() -> None:
+            if not future.set_running_or_notify_cancel():  # who asked gave up; from here on that cannot be
+                return
             try:
-                future.set_result(action())
+                result = action()
             except Exception as error:
                 future.set_exception(error)
+            else:
+                future.set_result(result)
 
         with self._changed:
             if self._stopping:
@@ -149,7 +153,7 @@ class Learner(threading.Thread):
     def _ready(self) -> bool:
         if self.off or self.paused or self.pressure():
             return False
-        late = time.monotonic() - self._first > self.pace.adapt_wait and len(self._images) >= self.pace.enough
+        late = time.monotonic() - self._collecting_since > self.pace.adapt_wait and len(self._images) >= self.pace.enough
         return len(self._images) >= self.pace.adapt_batch or late
 
     def _take(self) -> Tensor | None:
@@ -158,7 +162,7 @@ class Learner(threading.Thread):
                 return None
             count = min(len(self._images), self.pace.adapt_batch)
             taken = [self._images.popleft() for _ in range(count)]
-            self._first = time.monotonic()
+            self._collecting_since = time.monotonic()
         return torch.stack(taken)
 
     def _learn(self, images: Tensor) -> None:
@@ -180,7 +184,7 @@ class Learner(threading.Thread):
             self.checkpoint()
 
     def _give_up_step(self, error: Exception) -> None:
-        """Answers go on; the state before the step is restored, and adaptation that keeps failing pauses."""
+        """Answers go on; the state remembered last is restored, and adaptation that keeps failing pauses."""
         self._failures += 1
         if self.adapter.method.optimizer is not None:
             self.adapter.method.optimizer.zero_grad(set_to_none=True)

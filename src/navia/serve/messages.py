@@ -38,7 +38,7 @@ class PredictReply(_Message):
 
 
 class Problem(_Message):
-    """Every error has this form. It never holds anything of the machine behind the service."""
+    """Every error has this form: what is wrong, never a path or a trace."""
 
     error: str
 
