@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant("adapt/parameters.py", "return tuple(range(depth - count, depth))", "return tuple(range(depth - count - 1, depth - 1))"),
     Mutant("adapt/parameters.py", "return range(vit.depth * 3 // 4)", "return range(vit.depth)"),
     Mutant("adapt/parameters.py", "value = parameter.detach().clone() if own", "value = parameter.detach() if own"),
-    Mutant("adapt/methods/sar.py", "parameter.data.sub_(offset)", "pass"),
+    Mutant("adapt/methods/sar.py", "self._put(before)", "pass"),
     Mutant("adapt/methods/sar.py", "0.9 * running + 0.1 * loss", "0.5 * running + 0.5 * loss"),
     Mutant("adapt/methods/sar.py", "kept = reliable & low", "kept = low"),
     Mutant("adapt/methods/eata.py", "< self.options.redundancy)", "> self.options.redundancy)"),

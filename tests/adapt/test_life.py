@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 import navia
 from navia.adapt.delta import DeltaError
+from navia.adapt.losses import entropy
 from navia.adapt.statistics import SourceError
 from navia.errors import InputError, SpecError
 from tests.families import build, images_for
@@ -425,3 +427,50 @@ def test_lame_of_a_single_image_is_the_model(vit: navia.ViT) -> None:
     with torch.no_grad():
         expected = vit(x).softmax(dim=1)
     torch.testing.assert_close(navia.adapt(vit, "lame")(x).softmax(dim=1), expected, atol=1e-5, rtol=1e-3)
+
+
+class TestSar:
+    OPTIONS = {"margin": 1.0, "lr": 0.1, "rho": 5.0, "recover": 0.0}  # a hill so high that it matters where a gradient is taken
+
+    @pytest.mark.parametrize("variant", ["official", "foa"])
+    def test_walking_each_block_again_gives_the_same_gradients(self, variant: str) -> None:
+        plain, lean = build(VIT), build(VIT)
+        lean.lean = True
+        one, other = (navia.adapt(vit, "sar", guard=False, variant=variant, **self.OPTIONS) for vit in (plain, lean))
+        for i in range(3):
+            x = shifted(plain, 12, i)
+            torch.testing.assert_close(other(x), one(x), atol=1e-5, rtol=0)
+        for name, parameter in one.method.parameters.items():
+            torch.testing.assert_close(other.method.parameters[name], parameter, atol=1e-5, rtol=0)
+
+    def test_the_second_gradient_is_taken_on_top_of_the_hill(self, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "sar", guard=False, momentum=0.0, **self.OPTIONS)
+        method, x = adapter.method, shifted(vit, 12, 0)
+        before = {name: p.detach().clone() for name, p in method.parameters.items()}
+
+        def gradients() -> list[torch.Tensor]:
+            h = entropy(method.walk(x).logits)
+            return list(torch.autograd.grad(h[h < method.log_classes].mean(), list(method.parameters.values())))
+
+        first = gradients()
+        size = torch.cat([g.flatten() for g in first]).norm()
+        with torch.no_grad():
+            for parameter, gradient in zip(method.parameters.values(), first, strict=True):
+                parameter.add_(5.0 * gradient / size)
+        second = gradients()
+        adapter.reset()
+        adapter(x)
+        for (name, parameter), gradient in zip(method.parameters.items(), second, strict=True):
+            torch.testing.assert_close(parameter.detach(), before[name] - 0.1 * gradient, atol=1e-5, rtol=1e-4)
+
+    def test_a_step_that_keeps_nobody_moves_nothing(self, vit: navia.ViT) -> None:
+        x = shifted(vit, 1, 0)
+        with torch.no_grad():
+            h = entropy(vit(x)).item()
+        margin = h / math.log(11) * (1 + 1e-5)  # reliable here, and no longer once the entropy has climbed
+        adapter = navia.adapt(vit, "sar", margin=margin)
+        before = {name: p.detach().clone() for name, p in adapter.method.parameters.items()}
+        adapter(x)
+        assert adapter.last is not None
+        assert adapter.last.kept == 0
+        assert all(torch.equal(p, before[name]) for name, p in adapter.method.parameters.items())

@@ -1,7 +1,7 @@
 """SAR: sharpness-aware entropy minimisation on reliable samples, with recovery (Niu et al., 2023; arXiv 2302.12400)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,9 +44,13 @@ class Sar(Method):
     def forwards(cls, vit: ViT, options: SarOptions) -> int:
         return 2  # on the way up the hill and on top of it
 
+    @classmethod
+    def backwards(cls, vit: ViT, options: SarOptions) -> int:
+        return 2  # up the hill, then down
+
     def start(self) -> None:
         self.memory.update(running_loss=None, recoveries=0)
-        self._source: dict[str, Any] = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self._source = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def look(self, images: Tensor) -> Look:
         look = self.look_with_gradient(images)
@@ -62,7 +66,7 @@ class Sar(Method):
         h, reliable = self.reliable(look.outcome.logits, self.options.margin)
         if not bool(reliable.any()):
             return Learned(kept=0)
-        moved = self._climb(h[reliable].mean())
+        before = self._climb(h[reliable].mean())
         with torch.enable_grad():
             second = self.walk(look.images)
         if self.options.variant == "foa":
@@ -70,25 +74,27 @@ class Sar(Method):
             reliable = torch.ones_like(reliable)
         h, low = self.reliable(second.logits, self.options.margin)
         kept = reliable & low
-        for parameter, offset in moved:
-            parameter.data.sub_(offset)
-        if not bool(kept.any()):
+        loss = h[kept].mean() if bool(kept.any()) else None
+        if loss is not None:
+            self.pull(loss)  # up there: the backward pass reads the parameters too
+        self._put(before)
+        if loss is None:
             return Learned(kept=0)
-        loss = h[kept].mean()
-        self.descend(loss)
+        self.advance()
         return Learned(int(kept.sum()), loss.item(), note=self._maybe_recover(loss.item()))
 
-    def _climb(self, loss: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """theta <- theta + rho g / |g|; what was added, to take it back."""
-        parameters = list(self.parameters.values())
-        gradients = torch.autograd.grad(loss, parameters)
+    def _climb(self, loss: Tensor) -> dict[str, Tensor]:
+        """theta <- theta + rho g / |g|; the parameters before it, to come back to."""
+        before = {name: p.detach().clone() for name, p in self.parameters.items()}
+        gradients = torch.autograd.grad(loss, list(self.parameters.values()))
         scale = self.options.rho / (norm_of(gradients) + 1e-12)
-        moved: list[tuple[Tensor, Tensor]] = [
-            (parameter, gradient * scale) for parameter, gradient in zip(parameters, gradients, strict=True)
-        ]
-        for parameter, offset in moved:
-            parameter.data.add_(offset)
-        return moved
+        for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
+            parameter.data.add_(gradient * scale)
+        return before
+
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.data.copy_(values[name])
 
     def _maybe_recover(self, loss: float) -> str | None:
         """Track the loss; a very low one announces collapse: back to the source."""
@@ -98,8 +104,7 @@ class Sar(Method):
         if running >= self.options.recover:
             return None
         self.memory["recoveries"] += 1
-        for name, parameter in self.parameters.items():
-            parameter.data.copy_(self._source[name])
+        self._put(self._source)
         if not self.options.compat:
             self.memory["running_loss"] = None
             assert self.optimizer is not None
