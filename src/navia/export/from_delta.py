@@ -1,4 +1,4 @@
-"""An adapter that only has to answer, from a saved delta: everything but the shift's target is in the file."""
+"""An adapter that only has to answer, from a saved delta: all but the shift's target is in the file."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from navia.adapt.adapter import Adapter, adapt
-from navia.adapt.delta import BrokenDeltaError, read_delta
+from navia.adapt.delta import BrokenDeltaError, DeltaError, classes_of, read_delta, told
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import Provenance, SourceError, SourceStatistics
 from navia.reduce import Reducer, parse
@@ -24,20 +24,29 @@ def open_delta(
     classes: Sequence[int] | None = None,
 ) -> Adapter:
     """The adapter that a delta was saved from, in its state. source: needed only for methods with the activation shift.
-    reduce: that of the delta if not given; any other is refused."""
+    reduce: that of the delta if not given; any other is refused. classes: those of the delta if not given; a delta of all
+    classes may answer with fewer, any other is refused."""
     _, metadata = read_delta(path)
     try:
         method, reducer, options = metadata["method"], parse(reduce or metadata["reduce"]), json.loads(metadata["options"])
     except (KeyError, json.JSONDecodeError) as error:
         raise BrokenDeltaError(f"delta {Path(path).name} does not say what it was made with") from error
     if source is None:
-        source = _nobody_reads(vit, reducer, method, options)
-    adapter = adapt(vit, method, reducer, source, classes=classes, guard=False, **options)
+        source = _statistics_of_nothing(vit, reducer, method, options)
+    given = None if classes is None else list(classes)
+    learned = classes_of(metadata, unknown=given)
+    if given is not None and learned not in (None, given):
+        raise DeltaError(
+            f"delta {Path(path).name} answers with classes {told(learned)}, not {told(given)}: give none, or these"
+        )
+    adapter = adapt(vit, method, reducer, source, classes=learned, guard=False, **options)
     adapter.load(path)
+    if learned is None:
+        adapter.method.classes = vit.class_mask(given)
     return adapter
 
 
-def _nobody_reads(vit: ViT, reducer: Reducer, method: str, options: dict[str, Any]) -> SourceStatistics:
+def _statistics_of_nothing(vit: ViT, reducer: Reducer, method: str, options: dict[str, Any]) -> SourceStatistics:
     """Statistics are for learning; who only answers gets some that would spoil any number they came near."""
     if options.get("shift"):
         raise SourceError(
