@@ -93,11 +93,11 @@ def test_groups_need_not_be_connected() -> None:
 
 
 def test_groups_are_outlined_where_they_meet_and_nowhere_else() -> None:
-    painted = paint_groups(quarters(), np.array([[0, 1], [0, 1]]), edge=(1, 2, 3))
-    outline = (painted == (1, 2, 3)).all(axis=-1)
+    painted = paint_groups(quarters(), np.array([[0, 1], [0, 1]]))
+    outline = (painted == 255).all(axis=-1)
     assert outline[:, 4].all()
     assert outline.sum() == 8
-    assert not (paint_groups(quarters(), np.zeros((2, 2), dtype=int), edge=(1, 2, 3)) == (1, 2, 3)).all(axis=-1).any()
+    assert not (paint_groups(quarters(), np.zeros((2, 2), dtype=int)) == 255).any()
 
 
 def test_dropped_patches_are_greyed_and_do_not_colour_others() -> None:

@@ -33,11 +33,9 @@ from navia.report.results import (
     best,
     collapses,
     convergence,
-    domain_of,
     effective_classes,
     interval_text,
     legible,
-    over_seeds,
     rate_sweeps,
     reduction_sweeps,
     relative,
@@ -45,6 +43,8 @@ from navia.report.results import (
     t95,
     tabulate,
 )
+from navia.report.results.protocol import domain_of
+from navia.report.results.values import over_seeds
 from navia.report.tables import (
     csv_text,
     has_paper,
@@ -52,9 +52,9 @@ from navia.report.tables import (
     missing_text,
     page_markdown,
     paper,
-    results_markdown,
     summary,
 )
+from tests.report.test_page import Parsed
 
 SPEC = """
 models: [{name: embedded}]
@@ -346,7 +346,7 @@ def test_paths_are_short_unless_they_would_read_the_same() -> None:
     one, other = made_up(data="/a/b/val"), made_up(data="/a/c/train")
     assert "(val and train)" in tabulate([one, other]).apart[0]
     assert "(/a/b/val and /x/val)" in tabulate([one, made_up(data="/x/val")]).apart[0]
-    assert "/a" not in results_markdown([one], ["navia bench quick"])
+    assert "/a" not in page_markdown(tabulate([one]))
 
 
 def test_tables_of_one_title_tell_what_differs() -> None:
@@ -461,11 +461,8 @@ def test_markdown_shows_the_tables_values_and_escapes_names() -> None:
     ]
 
 
-def test_page_of_results_names_commands_and_everything_missing() -> None:
-    text = results_markdown(
-        made_up_grid()[:-1], ["navia bench paper-table1 --model timm:made_up --out results", "navia report results"]
-    )
-    assert "```\nnavia bench paper-table1 --model timm:made_up --out results\nnavia report results\n```" in text
+def test_page_of_results_names_everything_missing() -> None:
+    text = page_markdown(tabulate(made_up_grid()[:-1]))
     assert "NAVIA_8 on jpeg compression (seed 2)" in text
     assert "## timm:made_up on val, severity 5" in text
 
@@ -549,11 +546,7 @@ def test_collapsed_rows_are_found_for_each_of_the_three_signs() -> None:
     rows += [made_up("sar", top1=0.41, guard=["batch 2: rolled back"]), made_up("eata", top1=0.41)]
     traces = made_up_traces(rows)
     traces[rows[4]["key"]]["predicted"] = [500, 500] + [0] * 998
-    found = {c.line.name: c.reasons for c in collapses(only(tabulate(rows)), traces)}
-    assert list(found) == ["tent", "sar", "eata"]
-    assert found["tent"] == ("6.0 points below no adaptation",)
-    assert "batch 2: rolled back" in found["sar"][0]
-    assert "answers with 2.0 classes in effect" in found["eata"][0]
+    assert [c.line.name for c in collapses(only(tabulate(rows)), traces)] == ["tent", "sar", "eata"]
 
 
 def test_rates_are_swept_where_lines_differ_in_nothing_else() -> None:
@@ -579,6 +572,20 @@ def test_reducers_are_swept_per_method() -> None:
     sweeps = reduction_sweeps(only(tabulate(rows)))
     assert [(s.name, [x for x, _ in s.lines]) for s in sweeps] == [(m, [13.1, 15.4, 17.6]) for m in ("align", "navia")]
     assert reduction_sweeps(only(tabulate([r for r in rows if r["reduce"] != "tome:4"]))) == []
+
+
+def test_methods_of_interleaved_costs_are_each_one_line_on_the_page() -> None:
+    """No two points of different methods share their place."""
+    costs = {"none": 17.6, "tome:4": 15.4, "tome:8": 13.1}
+    rows = [
+        made_up(m, top1=0.5, reduce=r, gmacs=c + more)
+        for m, more in (("align", 0), ("navia", 0.3))
+        for r, c in costs.items()
+    ]
+    html = index_page(tabulate(rows), {})
+    swept = html.split("Each method over its reducers</figcaption>")[1].split("</figure>")[0]
+    drawn = [a["d"] for a in Parsed(swept).all("path", "line") if "L" in a["d"]]
+    assert [d.count("L") for d in drawn] == [2, 2, 2, 2]  # two layouts
 
 
 def test_of_too_many_lines_the_best_of_each_method_is_drawn() -> None:
@@ -666,7 +673,7 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert f"{mean:.1f}" in (out / "results.md").read_text()
     assert len(convergence(table)) == 1
     assert "data:image/png;base64" in html  # examples of the embedded sample
-    assert [path.name for path in out.iterdir() if path.name.endswith(".tmp")] == []
+    assert [path.name for path in out.iterdir() if path.name.endswith(".navia-part")] == []
 
 
 def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:

@@ -1,66 +1,46 @@
 """Grouped bars. A number that is missing (None, NaN, an infinity) is not drawn, and is named below the plot."""
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
 from navia.errors import InputError
-from navia.report.numbers import finite, span
+from navia.report.numbers import finite, shown, span
 from navia.report.svg import (
     LINE,
     Frame,
-    Interval,
     Layout,
     base_line,
     colour,
     figure,
     frame,
-    interval_of,
     legend,
     picture,
     readable,
     text,
     text_width,
-    value_text,
-    whisker,
     y_axis,
 )
 
-Bar = tuple[float | None, Interval | None]
 
-
-def bars(
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    y_label: str,
-    title: str,
-    intervals: Mapping[str, Sequence[Interval | None]] | None = None,
-) -> str:
-    """Bars from zero, one per series in each group. intervals: error bars by series."""
-    pairs = intervals or {}
-    _check(groups, series, pairs, title)
+def bars(groups: Sequence[str], series: Mapping[str, Sequence[float]], y_label: str, title: str) -> str:
+    """Bars from zero, one per series in each group."""
+    for name, values in series.items():
+        if len(values) != len(groups):
+            raise InputError(f"bars {title!r}: each series takes {len(groups)} values, and {name!r} has {len(values)}")
     if all(finite(y) is None for values in series.values() for y in values):
         return figure(title, None)
     cells = [(name, group, y) for name, values in series.items() for group, y in zip(groups, values, strict=True)]
     lost = [f"{name} ({group})" for name, group, y in cells if finite(y) is None]
     note = f"Not drawn, for want of a value: {', '.join(lost)}." if lost else ""
-    columns = {name: _column(values, pairs.get(name)) for name, values in series.items()}
+    columns = {name: [finite(y) for y in values] for name, values in series.items()}
     return figure(title, lambda layout: _bars(layout, groups, columns, y_label, title), note)
 
 
-def _check(groups: Sequence[str], series: Mapping[str, Sized], intervals: Mapping[str, Sized], title: str) -> None:
-    for name, values in (*series.items(), *intervals.items()):
-        if len(values) != len(groups) or name not in series:
-            raise InputError(f"bars {title!r}: each series takes {len(groups)} values and intervals; {name!r} does not fit")
-
-
-def _column(values: Sequence[float], pairs: Sequence[Interval | None] | None) -> list[Bar]:
-    ends = [interval_of(*(pair or (None, None))) for pair in pairs or [None] * len(values)]
-    return [(finite(y), pair) for y, pair in zip(values, ends, strict=True)]
-
-
-def _bars(layout: Layout, groups: Sequence[str], columns: Mapping[str, Sequence[Bar]], y_label: str, title: str) -> str:
-    heights = [h for column in columns.values() for y, ends in column if y is not None for h in (y, *(ends or ()))]
+def _bars(
+    layout: Layout, groups: Sequence[str], columns: Mapping[str, Sequence[float | None]], y_label: str, title: str
+) -> str:
+    heights = [y for column in columns.values() for y in column if y is not None]
     pitch, widest = (layout.width - 60) / len(groups), max(map(text_width, groups))
     turned = widest > pitch - 6
     if turned:  # names that do not fit side by side go down to the left, and the picture grows for them
@@ -70,15 +50,16 @@ def _bars(layout: Layout, groups: Sequence[str], columns: Mapping[str, Sequence[
     wide = min(0.78 * (f.px(1) - f.px(0)) / len(columns), 44)
     parts = [y_axis(f, y_label)]
     for k, (name, column) in enumerate(columns.items()):
-        for g, bar in enumerate(column):
-            left = f.px(g + 0.5) + (k - len(columns) / 2) * wide
-            parts.append(_bar(f, left, wide, bar, k, f"{name}, {groups[g]}"))
+        for g, y in enumerate(column):
+            if y is not None:
+                left = f.px(g + 0.5) + (k - len(columns) / 2) * wide
+                parts.append(_bar(f, left, wide, y, k, f"{name}, {groups[g]}"))
     parts += [base_line(f, f.py(0)), *_group_names(f, groups, turned)]
     data = {
         "x": [round(f.px(g + 0.5), 1) for g in range(len(groups))],
         "heads": list(groups),
         "rows": [
-            {"name": name, "kind": colour(k), "text": [value_text(y, ends) for y, ends in column]}
+            {"name": name, "kind": colour(k), "text": [shown(y) for y in column]}
             for k, (name, column) in enumerate(columns.items())
         ],
         "width": round(0.92 * (f.px(1) - f.px(0)), 1),
@@ -87,15 +68,11 @@ def _bars(layout: Layout, groups: Sequence[str], columns: Mapping[str, Sequence[
     return keys + picture(layout, title, "".join(parts), readable(data, f))
 
 
-def _bar(f: Frame, left: float, wide: float, bar: Bar, index: int, name: str) -> str:
-    y, ends = bar
-    if y is None:
-        return ""
+def _bar(f: Frame, left: float, wide: float, y: float, index: int, name: str) -> str:
     top, base, gap = f.py(max(y, 0.0)), f.py(min(y, 0.0)), min(1.0, 0.15 * wide)
-    error = whisker(left + wide / 2, f.py(ends[0]), f.py(ends[1])) if ends else ""
     box = f'x="{left + gap / 2:.1f}" y="{top:.1f}" width="{wide - gap:.1f}" height="{base - top:.1f}"'
-    said = f"<title>{escape(name)}: {value_text(y, ends)}</title>"
-    return f'<g class="{colour(index)}">{said}<rect class="bar" {box}/>{error}</g>'
+    said = f"<title>{escape(name)}: {shown(y)}</title>"
+    return f'<g class="{colour(index)}">{said}<rect class="bar" {box}/></g>'
 
 
 def _group_names(f: Frame, groups: Sequence[str], turned: bool) -> list[str]:

@@ -194,7 +194,7 @@ def _against_cost(story: DemoStory) -> str:
     unit, factor = _cost_unit(story)
     points = [_point(row, story.domains, unit, factor) for row in story.rows]
     title = f"Mean accuracy over {_count(story.domains, 'shift')} against multiply-accumulates per image"
-    return scatter(points, unit, "mean accuracy, %", title, front=True)
+    return scatter(points, unit, "mean accuracy, %", title)
 
 
 def _point(row: DemoRow, domains: Sequence[str], unit: str, factor: float) -> Point:

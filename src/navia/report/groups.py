@@ -20,8 +20,8 @@ def groups_of(vit: ViT, image: Tensor, reducer: Reducer) -> np.ndarray:
     return outcome.tokens.sources[0, vit.prefix :].reshape(rows, columns).cpu().numpy()
 
 
-def paint_groups(picture: np.ndarray, groups: np.ndarray, edge: tuple[int, int, int] = (255, 255, 255)) -> np.ndarray:
-    """picture [H, W, 3] uint8 with every group of patches in its mean colour and outlined; dropped patches greyed."""
+def paint_groups(picture: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """picture [H, W, 3] uint8 with every group of patches in its mean colour, outlined in white; dropped patches greyed."""
     height, width = picture.shape[:2]
     cell = (height // groups.shape[0], width // groups.shape[1])
     member = groups.repeat(cell[0], axis=0).repeat(cell[1], axis=1)
@@ -33,7 +33,7 @@ def paint_groups(picture: np.ndarray, groups: np.ndarray, edge: tuple[int, int, 
     inner = np.zeros(member.shape, dtype=bool)
     inner[:, 1:] |= member[:, 1:] != member[:, :-1]
     inner[1:] |= member[1:] != member[:-1]
-    painted[inner] = edge
+    painted[inner] = 255
     return painted.round().clip(0, 255).astype(np.uint8)
 
 

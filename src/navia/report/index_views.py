@@ -165,7 +165,7 @@ def _against(table: Table, block: Block, price: Column, unit: str, factor: float
     what = "Accuracy" if table.average.kind == "domain" else f"Mean accuracy over {len(table.average.members)} domains"
     clock = ", under a clock" if block.lines[0].setting.realtime else ""
     title = f"{what} against {'multiply-accumulates' if price.kind == 'gmacs' else 'milliseconds'} per image{clock}"
-    return scatter(points, unit, f"{table.average.title}, %", title, front=True)
+    return scatter(points, unit, f"{table.average.title}, %", title)
 
 
 def _point(table: Table, line: Line, price: Column, factor: float) -> Point:
@@ -236,7 +236,7 @@ def _curves(sweeps: Sequence[Sweep], column: Column, x_label: str, title: str) -
     series = []
     for sweep in sweeps:
         values = {x: line.value(column).mean for x, line in sweep.lines}
-        series.append(Series(sweep.name, [_number(values.get(x)) for x in places]))
+        series.append(Series(sweep.name, [_number(values.get(x)) for x in places], gaps=False))
     return lines(series, x_label, f"{column.title}, %", title, places)
 
 

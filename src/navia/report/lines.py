@@ -1,4 +1,4 @@
-"""Lines with bands. A number that is missing (None, NaN, an infinity) is not drawn, and is named below the plot."""
+"""Lines. A number that is missing (None, NaN, an infinity) is not drawn, and is named below the plot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,16 @@ from navia.report.svg import (
     LINE,
     WIDE,
     Frame,
-    Interval,
     Layout,
     colour,
     figure,
     frame,
-    interval_of,
     legend,
     marker,
     picture,
     readable,
     text,
     text_width,
-    value_text,
     x_axis,
     y_axis,
 )
@@ -33,18 +30,17 @@ MARKED_VALUES = 12  # lines with at most so many values show each of them
 
 @dataclass(frozen=True)
 class Series:
-    """low, high: a band around the values."""
+    """gaps: a missing value parts the line. Without, it goes on to the next value: for series with places of their own."""
 
     name: str
     values: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
+    gaps: bool = True
 
 
-def lines(series: Sequence[Series], x_label: str, y_label: str, title: str, xs: Sequence[float] | None = None) -> str:
-    """One line per series over `xs`, by default 1, 2, 3, ... A missing value leaves a gap."""
+def lines(series: Sequence[Series], x_label: str, y_label: str, title: str, xs: Sequence[float]) -> str:
+    """One line per series over `xs`."""
     longest = max((len(s.values) for s in series), default=0)
-    places = [float(x) for x in (xs if xs is not None else range(1, longest + 1))]
+    places = [float(x) for x in xs]
     if len(places) < longest or any(finite(x) is None for x in places) or sorted(set(places)) != places:
         raise InputError(f"lines {title!r}: x must be finite, rise, and hold {longest} values, got {places}")
     empty = [s.name for s in series if not _known(s)]
@@ -58,15 +54,15 @@ def _lines(layout: Layout, series: Sequence[Series], xs: Sequence[float], x_labe
     names = [s.name for s in series]
     direct = layout is WIDE and len(series) <= 10
     right = 16 + max(map(text_width, names), default=0) if direct else 14
-    y_range = span(y for s in series for i in _known(s) for y in (s.values[i], *(_band_at(s, i) or ())))
+    y_range = span(s.values[i] for s in series for i in _known(s))
     x_range = span(xs, room=0.02) if len(xs) != 1 else (xs[0] - 0.5, xs[0] + 0.5)
     f = frame(layout, x_range, y_range, right)
-    body = "".join(draw(f, s, xs, i) for draw in (_band, _line) for i, s in enumerate(series))
+    body = "".join(_line(f, s, xs, i) for i, s in enumerate(series))
     keys = "" if direct else legend(names, lambda i: f'<path class="line" d="M1 7H21"/>{marker(i, 11, 7, 4)}')
     data = {
         "x": [round(f.px(x), 1) for x in xs],
         "heads": [f"{x_label}: {shown(int(x) if x.is_integer() else x)}" for x in xs],
-        "rows": [_readout(f, s, len(xs), i) for i, s in enumerate(series)],
+        "rows": [_readout(s, len(xs), i) for i, s in enumerate(series)],
         "width": 1,
     }
     ends = _end_names(f, series) if direct else ""
@@ -77,12 +73,6 @@ def _lines(layout: Layout, series: Sequence[Series], xs: Sequence[float], x_labe
 def _known(s: Series) -> list[int]:
     """The places that have a value."""
     return [i for i, y in enumerate(s.values) if finite(y) is not None]
-
-
-def _band_at(s: Series, i: int) -> Interval | None:
-    if s.low is None or s.high is None or i >= min(len(s.low), len(s.high)):
-        return None
-    return interval_of(s.low[i], s.high[i])
 
 
 def _runs(places: Sequence[int]) -> list[list[int]]:
@@ -101,33 +91,20 @@ def _path(f: Frame, corners: Sequence[tuple[float, float]]) -> str:
 
 
 def _line(f: Frame, s: Series, xs: Sequence[float], index: int) -> str:
-    runs = _runs(_known(s))
-    if not runs:
+    known = _known(s)
+    if not known:
         return ""
+    runs = _runs(known) if s.gaps else [known]
     path = "".join(_path(f, [(xs[i], s.values[i]) for i in run]) for run in runs)
-    marked = _known(s) if len(s.values) <= MARKED_VALUES else [run[-1] for run in runs]
+    marked = known if len(known) <= MARKED_VALUES else [run[-1] for run in runs]
     marks = "".join(marker(index, f.px(xs[i]), f.py(s.values[i]), r=3.6) for i in marked)
-    end = f"<title>{escape(s.name)}: {shown(s.values[runs[-1][-1]])} at the end</title>"
+    end = f"<title>{escape(s.name)}: {shown(s.values[known[-1]])} at the end</title>"
     return f'<g class="{colour(index)}">{end}<path class="line" d="{path}"/>{marks}</g>'
 
 
-def _band(f: Frame, s: Series, xs: Sequence[float], index: int) -> str:
-    bands = {i: band for i in _known(s) if (band := _band_at(s, i))}
-    path = ""
-    for run in _runs(list(bands)):
-        above, below = [(xs[i], bands[i][1]) for i in run], [(xs[i], bands[i][0]) for i in run]
-        path += _path(f, above + below[::-1]) + "z"
-    return f'<path class="band {colour(index)}" d="{path}"/>' if path else ""
-
-
-def _readout(f: Frame, s: Series, count: int, index: int) -> dict[str, object]:
-    values = [finite(s.values[i]) if i < len(s.values) else None for i in range(count)]
-    return {
-        "name": s.name,
-        "kind": colour(index),
-        "text": [value_text(y, _band_at(s, i)) if y is not None else DASH for i, y in enumerate(values)],
-        "y": [None if y is None else round(f.py(y), 1) for y in values],
-    }
+def _readout(s: Series, count: int, index: int) -> dict[str, object]:
+    texts = [shown(s.values[i]) if i < len(s.values) else DASH for i in range(count)]
+    return {"name": s.name, "kind": colour(index), "text": texts}
 
 
 def _end_names(f: Frame, series: Sequence[Series]) -> str:

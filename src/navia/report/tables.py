@@ -1,4 +1,4 @@
-"""Tables of results as Markdown and CSV, and the page of results that the documentation holds."""
+"""Tables of results as Markdown and CSV, in words what they say, and the paper's values beside them."""
 
 import csv
 import io
@@ -12,13 +12,11 @@ from navia.report.results import (
     Column,
     Line,
     Results,
-    Row,
     Table,
     best,
     how_to_read,
     interval_text,
     short_path,
-    tabulate,
     texts,
 )
 
@@ -87,15 +85,15 @@ def paper_note(table: Table) -> str:
 # ---- Markdown
 
 
-def markdown(table: Table, *, intervals: bool = True, with_paper: bool = False, without: Collection[str] = ()) -> str:
+def markdown(table: Table, *, with_paper: bool = False, without: Collection[str] = ()) -> str:
     """One table per block. with_paper: a column of published averages beside ours. without: kinds of columns left out."""
     extra = with_paper and has_paper(table, [table.average])
-    return "\n\n".join(_markdown_block(table, block, intervals, extra, without) for block in table.blocks)
+    return "\n\n".join(_markdown_block(table, block, extra, without) for block in table.blocks)
 
 
-def _markdown_block(table: Table, block: Block, intervals: bool, with_paper: bool, without: Collection[str]) -> str:
+def _markdown_block(table: Table, block: Block, with_paper: bool, without: Collection[str]) -> str:
     kept = [column for column in table.columns if column.kind not in without]
-    columns = [_markdown_column(table, block, column, intervals, with_paper) for column in kept]
+    columns = [_markdown_column(table, block, column, with_paper) for column in kept]
     head = ["method", *(title for titles, _ in columns for title in titles)]
     lines = [f"**{block.title}**\n"] if block.title else []
     lines += [_pipes(head), "|---|" + "---:|" * (len(head) - 1)]
@@ -104,15 +102,13 @@ def _markdown_block(table: Table, block: Block, intervals: bool, with_paper: boo
     return "\n".join(lines)
 
 
-def _markdown_column(
-    table: Table, block: Block, column: Column, intervals: bool, with_paper: bool
-) -> tuple[list[str], list[list[str]]]:
+def _markdown_column(table: Table, block: Block, column: Column, with_paper: bool) -> tuple[list[str], list[list[str]]]:
     """Titles and cells of a column, and of the paper's beside it where there is one."""
     marks, written = best(block, column), texts(block, column)
     cells = []
     for line, text, mark in zip(block.lines, written, marks, strict=True):
         bold = f"**{text}**" if mark else text
-        cells.append([f"{bold} {_bracketed(line, column)}".strip() if intervals else bold])
+        cells.append([f"{bold} {_bracketed(line, column)}".strip()])
     if not with_paper or column != table.average:
         return [column.title], cells
     theirs = [paper(table, line, column) for line in block.lines]
@@ -138,15 +134,9 @@ def _markdown_text(text: str) -> str:
     return text
 
 
-def results_markdown(rows: Sequence[Row], commands: Sequence[str]) -> str:
-    """The page of results: which commands made them, every table, and how to read it."""
-    return page_markdown(tabulate(rows), commands)
-
-
-def page_markdown(results: Results, commands: Sequence[str] = ()) -> str:
+def page_markdown(results: Results) -> str:
+    """The page of results: every table, and how to read it."""
     parts = ["# Results", summary(results)]
-    if commands:
-        parts += ["Made by:", "```\n" + "\n".join(commands) + "\n```"]
     for table in results.tables:
         several = f"Table {table.number}: " if len(results.tables) > 1 else ""
         parts += [f"## {several}{table.title}", setting_text(table), markdown(table, with_paper=True)]

@@ -8,13 +8,13 @@ after a given number of batches) are blocks of their own: the best of a column i
 from navia.report.results.build import tabulate
 from navia.report.results.collapse import Collapse, collapses, effective_classes
 from navia.report.results.lines import Line
-from navia.report.results.protocol import domain_of, short_path
+from navia.report.results.protocol import short_path
 from navia.report.results.reading import best, how_to_read, interval_text, texts
 from navia.report.results.stream import legible, running
 from navia.report.results.sweeps import Sweep, convergence, rate_sweeps, reduction_sweeps, relative
 from navia.report.results.tables import Block, Results, Table
 from navia.report.results.tsne import Panel, Picture, tsne_pictures
-from navia.report.results.values import Column, Row, Value, over_seeds, t95
+from navia.report.results.values import Column, Row, Value, t95
 
 __all__ = [
     "Block",
@@ -31,12 +31,10 @@ __all__ = [
     "best",
     "collapses",
     "convergence",
-    "domain_of",
     "effective_classes",
     "how_to_read",
     "interval_text",
     "legible",
-    "over_seeds",
     "rate_sweeps",
     "reduction_sweeps",
     "relative",

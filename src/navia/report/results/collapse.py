@@ -16,13 +16,12 @@ COLLAPSE_SHARE = 0.5  # of the classes that no adaptation answers with
 
 @dataclass(frozen=True)
 class Collapse:
-    """A row that went wrong, and why it is thought so. plain: the row without adaptation, if there is one."""
+    """A row that went wrong. plain: the row without adaptation, if there is one."""
 
     line: Line
     domain: str
     row: Row
     plain: Row | None
-    reasons: tuple[str, ...]
 
 
 def collapses(table: Table, traces: Mapping[str, Mapping[str, Any]]) -> list[Collapse]:
@@ -31,9 +30,8 @@ def collapses(table: Table, traces: Mapping[str, Mapping[str, Any]]) -> list[Col
     for line in table.lines:
         for (domain, seed), row in line.rows.items():
             plain = _plain_row(table, line, domain, seed)
-            reasons = _signs(row, plain, traces) if line.setting.method != "none" else []
-            if reasons:
-                found.append(Collapse(line, domain, row, plain, tuple(reasons)))
+            if line.setting.method != "none" and _collapsed(row, plain, traces):
+                found.append(Collapse(line, domain, row, plain))
     return sorted(found, key=lambda c: finite(c.row["top1"]) or 0.0)
 
 
@@ -48,21 +46,13 @@ def _plain_row(table: Table, line: Line, domain: str, seed: int) -> Row | None:
     return others[0].rows.get((domain, seed), others[0].of(domain)[0]) if others else None
 
 
-def _signs(row: Row, plain: Row | None, traces: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    signs = [f"the guard stepped in {_times(len(row['guard']))}, first in {row['guard'][0]}"] if row["guard"] else []
-    if plain is None:
-        return signs
-    lost = percent(plain["top1"]) - percent(row["top1"])
-    if lost > COLLAPSE_POINTS:
-        signs.append(f"{lost:.1f} points below no adaptation")
+def _collapsed(row: Row, plain: Row | None, traces: Mapping[str, Mapping[str, Any]]) -> bool:
+    if plain is None or row["guard"]:
+        return bool(row["guard"])
+    if percent(plain["top1"]) - percent(row["top1"]) > COLLAPSE_POINTS:
+        return True
     ours, theirs = (effective_classes(traces.get(r["key"], {}).get("predicted", ())) for r in (row, plain))
-    if ours is not None and theirs is not None and ours < COLLAPSE_SHARE * theirs:
-        signs.append(f"answers with {ours:.1f} classes in effect, no adaptation with {theirs:.1f}")
-    return signs
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return ours is not None and theirs is not None and ours < COLLAPSE_SHARE * theirs
 
 
 def effective_classes(predicted: Sequence[float]) -> float | None:
