@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -65,6 +66,17 @@ def serving(
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may grow beyond a few bytes: what the system refuses then, it refuses as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:

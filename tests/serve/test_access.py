@@ -80,6 +80,12 @@ def test_other_hosts_and_origins_are_refused(server: Server) -> None:
     assert ask(server, "POST", "/v1/resume", origin=server.url, **good)[0] == 200
 
 
+@pytest.mark.parametrize("names", [{"host": "["}, {"host": "localhost", "origin": "http://["}])
+def test_names_that_are_none_are_refused(server: Server, names: dict[str, str]) -> None:
+    assert ask(server, "GET", "/healthz", **names) == (400, {"error": "the Host or Origin of the request is no address"})
+    assert "Traceback" not in server.log.read_text()
+
+
 def test_large_bodies_are_refused_before_they_are_read(server: Server) -> None:
     status, reply = ask(
         server, "POST", "/v1/predict", b"x" * 200_000, authorization=f"Bearer {KEY}", content_type="image/png"

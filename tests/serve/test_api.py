@@ -1,5 +1,6 @@
 """The service over HTTP: a real server, the real client, requests by hand, and whatever the schema allows."""
 
+import asyncio
 import base64
 import http.client
 import io
@@ -13,12 +14,15 @@ import numpy as np
 import pytest
 import schemathesis
 from PIL import Image
+from starlette.requests import Request
 
 import navia
 from navia.images.sample import CLASSES, unseen_images
+from navia.serve.app import _form
 from navia.serve.client import ServiceError
 from navia.serve.messages import PredictReply, Status
-from tests.serve.server import Server, serving
+from navia.serve.settings import Limits
+from tests.serve.server import Server, full_disk, serving
 
 PICTURES = unseen_images()
 
@@ -135,6 +139,8 @@ def test_one_bad_picture_is_named_and_fails_its_request_alone(server: Server) ->
         (b"x", "multipart/form-data; boundary=b", 400, "form"),
         (*form([]), 422, "no image"),
         (*form([png()], top="many"), 422, "top"),
+        (*form([png()], top="9" * 900), 422, "top"),
+        (*form([png()], top="9" * 5000), 400, "form"),
         (*form([png()] * 66), 400, "form"),
         (encoded(*[b"x"] * 65), "application/json", 422, "64 images"),
     ],
@@ -142,6 +148,21 @@ def test_one_bad_picture_is_named_and_fails_its_request_alone(server: Server) ->
 def test_bad_requests_are_told_what_is_wrong(server: Server, body: bytes, kind: str, code: int, words: str) -> None:
     found, reply = post(server, body, kind)
     assert (found, words in reply["error"]) == (code, True), reply
+
+
+def test_files_of_a_form_are_not_written_to_disk() -> None:
+    """The system writes no file here: each that was begun would be an error."""
+    large = [b"x" * 3_000_000, b"y" * 2_000_000]
+    body, kind = form(large, top="3")
+    parts = iter([body[i : i + 65536] for i in range(0, len(body), 65536)])
+
+    async def receive() -> dict[str, Any]:
+        part = next(parts, None)
+        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+
+    request = Request({"type": "http", "headers": [(b"content-type", kind.encode())]}, receive)
+    with full_disk():
+        assert asyncio.run(_form(request, Limits())) == (large, 3)
 
 
 def test_control_and_status(server: Server, tmp_path: Path) -> None:

@@ -101,8 +101,9 @@ def pickled() -> bytes:
     return file.getvalue()
 
 
-def lying_header() -> bytes:
-    return npy(np.zeros((4, 4, 3), np.uint8)).replace(b"(4, 4, 3)", b"(9999999999999, 9999, 3)")
+def lying_header(sides: bytes = b"(9999999999999, 9999, 3)", content: bytes = b"x" * 48) -> bytes:
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': %s, }\n" % sides
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -125,7 +126,11 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "scalar": (lambda: npy(np.zeros((), np.uint8)), "uint8"),
     "no pixels": (lambda: npy(np.zeros((0, 0, 3), np.uint8)), "uint8"),
     "pickle": (pickled, "unsigned integers or floats"),
-    "lying header": (lying_header, "no readable header|bytes follow"),
+    "lying header": (lying_header, "impossible sides"),
+    "negative sides": (lambda: lying_header(b"(-4, -12)"), "impossible sides"),
+    "no pixels, many rows": (lambda: lying_header(b"(0, 0x%s)" % (b"f" * 40), b""), "impossible sides"),
+    "a side that cannot be written down": (lambda: lying_header(b"(4, 0x%s)" % (b"f" * 9000)), "impossible sides"),
+    "many sides": (lambda: lying_header(b"(" + b"1, " * 99 + b")", b"x"), "impossible sides"),
     "header only": (lambda: b"\x93NUMPY\x01\x00", "no readable header"),
     "unknown version": (lambda: b"\x93NUMPY\x09\x00" + b"x" * 100, "no readable header"),
 }

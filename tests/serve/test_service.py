@@ -1,11 +1,9 @@
 """The service without its network: answers, the adaptation behind them, and what goes wrong between the two."""
 
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from navia.serve.service import Service
 from navia.serve.settings import Limits, Pace, Settings
 from navia.serve.status import recent, status
 from navia.vit.device import use_threads
+from tests.serve.server import full_disk
 
 VIT = navia.load("embedded")
 PACE = Pace(batch=4, wait=0.001, adapt_batch=8, adapt_wait=1000, enough=8)
@@ -208,17 +207,6 @@ def test_a_step_that_fails_is_given_up(make: Callable[..., Service], images: Ten
     assert answer(service, images[:2]).shape == (2, 10)
     assert service.alive
     assert not any("/some/path" in event.text for event in status(service).events)
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file may grow beyond a few bytes: what the system refuses then, it refuses as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_full_disk_does_not_end_the_adaptation(make: Callable[..., Service], images: Tensor, tmp_path: Path) -> None:

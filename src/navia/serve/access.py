@@ -7,7 +7,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,7 +64,7 @@ class Access:
 
         try:
             self._check(scope)
-            await self.app(scope, self._bounded(scope, receive), send_safely)
+            await self.app(scope, self._bounded(receive), send_safely)
         except Refusal as refusal:
             self.refused(refusal.reason)
             if not begun:
@@ -73,7 +73,7 @@ class Access:
     def _check(self, scope: Scope) -> None:
         headers, path = Headers(scope=scope), scope["path"]
         self._check_host(headers)
-        caller = self._caller(headers, scope)
+        caller = self._caller(headers)
         if path not in OPEN:
             if self._keys and caller is None:
                 raise Refusal(
@@ -89,21 +89,20 @@ class Access:
 
     def _check_host(self, headers: Headers) -> None:
         """A page of another origin must not reach the service through its visitor's browser (also by rebinding a name)."""
-        host = headers.get("host", "")
-        if self.loopback and urlsplit(f"//{host}").hostname not in _LOOPBACK:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self.loopback and _split(f"//{host}").hostname not in _LOOPBACK:
             raise Refusal(403, "host", "this service answers under localhost only")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _split(origin).netloc != host:
             raise Refusal(403, "origin", "requests of pages of another origin are not answered")
 
-    def _caller(self, headers: Headers, scope: Scope) -> str | None:
+    def _caller(self, headers: Headers) -> str | None:
         """The name of the key that was given, looked for in constant time."""
         kind, _, given = headers.get("authorization", "").partition(" ")
         digest = _digest(given.strip() if kind.lower() == "bearer" else "")
         found = [name for name, known in self._keys.items() if hmac.compare_digest(known, digest)]
         return found[0] if found else None
 
-    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+    def _bounded(self, receive: Receive) -> Receive:
         """A body within its limits of size and time, whatever its header said."""
         left, deadline = self.limits.body_bytes, time.monotonic() + self.limits.seconds
         whole = False
@@ -144,6 +143,13 @@ class Buckets:
         while len(self._left) > _MOST_BUCKETS:
             self._left.popitem(last=False)
         return 0.0 if allowed else (1 - left) / self.rate
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise Refusal(400, "host", "the Host or Origin of the request is no address") from error
 
 
 def _digest(secret: str) -> bytes:

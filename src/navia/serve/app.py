@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from navia import __version__
 from navia.adapt.delta import DeltaError
@@ -25,10 +26,11 @@ from navia.serve.answers import BusyError
 from navia.serve.messages import Done, PredictBody, PredictReply, Problem, RecentReply, Status
 from navia.serve.metrics import metrics
 from navia.serve.service import Service
+from navia.serve.settings import TOP, Limits
 from navia.serve.status import recent, status
 
 PAGE = Path(__file__).parent / "dashboard"
-_SAFETENSORS = "application/octet-stream"
+_BYTES = "application/octet-stream"  # a delta as safetensors, or an array
 _FILE = {"type": "string", "format": "binary"}
 _EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
 
@@ -49,7 +51,7 @@ _PREDICT_BODY = {
                     "type": "object",
                     "properties": {
                         "images": {"type": "array", "items": _FILE, "minItems": 1},
-                        "top": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 5},
+                        "top": {"type": "integer", "minimum": 1, "maximum": 1000, "default": TOP},
                     },
                     "required": ["images"],
                 }
@@ -119,17 +121,17 @@ def _add_control(app: FastAPI, service: Service) -> None:
         """Back to the state that was remembered last, some steps ago."""
         return service.done(await _within(service.rollback(), service))
 
-    @app.get("/v1/delta", responses=_problems(503, 504) | {200: {"content": {_SAFETENSORS: {"schema": _FILE}}}})
+    @app.get("/v1/delta", responses=_problems(503, 504) | {200: {"content": {_BYTES: {"schema": _FILE}}}})
     async def delta() -> Response:
         """What adaptation moved, as safetensors: for `adapter.load`, or for another replica."""
         content = await _within(service.delta(), service)
         named = {"content-disposition": 'attachment; filename="delta.safetensors"'}
-        return Response(content, media_type=_SAFETENSORS, headers=named)
+        return Response(content, media_type=_BYTES, headers=named)
 
     @app.put(
         "/v1/delta",
         responses=_problems(422, 503, 504),
-        openapi_extra={"requestBody": {"required": True, "content": {_SAFETENSORS: {"schema": _FILE}}}},
+        openapi_extra={"requestBody": {"required": True, "content": {_BYTES: {"schema": _FILE}}}},
     )
     async def put_delta(request: Request) -> Done:
         """Go on from a delta of the same model, method and reducer."""
@@ -254,20 +256,21 @@ async def _within(future: "Future[Result]", service: Service) -> Result:
 
 async def _files(request: Request, service: Service) -> tuple[list[bytes], int]:
     """The files of a request, and how many classes it wants."""
+    limits = service.settings.limits
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         body = _json_body(await request.body())
         files, top = [_base64(text, i) for i, text in enumerate(body.images)], body.top
     elif kind == "multipart/form-data":
-        files, top = await _form(request, service)
-    elif kind.startswith("image/") or kind == _SAFETENSORS:
-        files, top = [await request.body()], 5
+        files, top = await _form(request, limits)
+    elif kind.startswith("image/") or kind == _BYTES:
+        files, top = [await request.body()], TOP
     else:
         raise Refusal(415, "type", "send application/json, multipart/form-data or image/*")
     if not files:
         raise Refusal(422, "request", "no image in the request")
-    if len(files) > service.settings.limits.images:
-        raise Refusal(422, "request", f"more than {service.settings.limits.images} images in one request")
+    if len(files) > limits.images:
+        raise Refusal(422, "request", f"more than {limits.images} images in one request")
     return files, top
 
 
@@ -286,14 +289,17 @@ def _base64(text: str, position: int) -> bytes:
         raise Refusal(422, "request", f"images.{position}: no base64") from error
 
 
-async def _form(request: Request, service: Service) -> tuple[list[bytes], int]:
-    limits = service.settings.limits
+async def _form(request: Request, limits: Limits) -> tuple[list[bytes], int]:
+    most = {"max_files": limits.images + 1, "max_fields": 16, "max_part_size": 1000}  # the latter of fields, not of files
+    parser = MultiPartParser(request.headers, request.stream(), **most)
+    parser.spool_max_size = limits.body_bytes + 1  # above that files go to disk: none does
     try:
-        async with request.form(max_files=limits.images + 1, max_fields=16, max_part_size=limits.body_bytes) as form:
-            files = [await value.read() for _, value in form.multi_items() if isinstance(value, UploadFile)]
-            top = form.get("top", "5")
-    except HTTPException as error:
-        raise Refusal(400, "request", f"no readable form: {error.detail}") from error
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise Refusal(400, "request", f"no readable form: {error.message}") from error
+    files = [await value.read() for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    await form.close()
+    top = form.get("top", str(TOP))
     if not isinstance(top, str) or not top.isdecimal() or not 1 <= int(top) <= 1000:
         raise Refusal(422, "request", "top: a number from 1 to 1000 is needed")
     return files, int(top)

@@ -1,15 +1,15 @@
 """The adapted state on disk: written whole, the one before kept, damage noticed and set aside."""
 
-import fcntl
 import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from navia.adapt.adapter import Adapter
 from navia.adapt.delta import BrokenDeltaError
 from navia.errors import InputError
+from navia.files import exclusive
 
 _NOTE = "serve"  # under which the counters stand in the delta's metadata
 
@@ -23,19 +23,16 @@ class Checkpoints:
         self.previous = folder / "delta.previous.safetensors"
         self.step: int | None = None
         self.written: float | None = None
-        self._lock: IO[str] | None = None
+        self._lock: BinaryIO | None = None
 
     def claim(self) -> None:
         """Two services that write to one folder would mix their states."""
+        refusal = f"another service keeps its state in {str(self.folder)!r}; give each its own --state"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / "lock").open("w")
+            self._lock = exclusive(self.folder / "lock", refusal)
         except OSError as error:
             raise InputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another service keeps its state in {str(self.folder)!r}; give each its own --state") from None
 
     def release(self) -> None:
         if self._lock is not None:

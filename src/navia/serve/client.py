@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from navia.errors import NaviaError
+from navia.serve.settings import TOP
 
 Picture = str | Path | bytes | Image.Image | np.ndarray
 
@@ -45,11 +46,11 @@ class Client:
 
     # ---- answers
 
-    def predict(self, picture: Picture, top: int = 5) -> dict[str, Any]:
+    def predict(self, picture: Picture, top: int = TOP) -> dict[str, Any]:
         """One picture: a path, the bytes of a file, a PIL image, or an array (uint8 [H, W, 3], or normalised [C, H, W])."""
         return self.predict_many([picture], top)[0]
 
-    def predict_many(self, pictures: Iterable[Picture], top: int = 5) -> list[dict[str, Any]]:
+    def predict_many(self, pictures: Iterable[Picture], top: int = TOP) -> list[dict[str, Any]]:
         """Several pictures in one request. Each answer: top (index, label, probability), entropy, step."""
         encoded = [base64.b64encode(_file(picture)).decode() for picture in pictures]
         reply = self._json("POST", "/v1/predict", {"images": encoded, "top": top})

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from navia.serve.settings import TOP
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -16,7 +18,7 @@ class PredictBody(_Message):
     """Images as base64: a picture (JPEG, PNG, WebP, BMP, GIF), or a NumPy array as .npy."""
 
     images: Annotated[list[str], Field(min_length=1, description="Base64 of one file each.")]
-    top: Annotated[int, Field(ge=1, le=1000, description="Classes to name for each image.")] = 5
+    top: Annotated[int, Field(ge=1, le=1000, description="Classes to name for each image.")] = TOP
 
 
 class Guess(_Message):

@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -59,6 +60,8 @@ def _array(data: bytes) -> np.ndarray:
         raise InputError("the array has no readable header (.npy, version 1 or 2)") from error
     if dtype.hasobject or dtype.kind not in "uf" or fortran:
         raise InputError(f"the array must be of unsigned integers or floats in C order, not {dtype}")
+    if len(shape) > 3 or not all(0 < side < 2**31 for side in shape):
+        raise InputError(f"the array of {dtype} has impossible sides: at most three, each of one pixel or more")
     content = data[file.tell() :]
     if len(content) != math.prod(shape) * dtype.itemsize:
         raise InputError(f"the array says {shape} {dtype}, but {len(content)} bytes follow")
@@ -70,9 +73,9 @@ def _from_array(array: np.ndarray, preprocessing: Preprocessing, limits: Limits)
     if array.dtype == np.uint8 and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)):
         if array.size > 3 * limits.pixels:
             raise InputError(f"the array of {array.shape[1]}x{array.shape[0]} px is too large")
-        return _from_picture(Image.fromarray(array), preprocessing, limits) if array.size else _wrong(array, preprocessing)
+        return _from_picture(Image.fromarray(array), preprocessing, limits)
     if array.dtype.kind != "f" or array.shape != (len(preprocessing.mean), *preprocessing.size):
-        return _wrong(array, preprocessing)
+        _refuse(array, preprocessing)
     image = torch.from_numpy(array.astype(np.float32))
     if not bool(image.isfinite().all()):
         raise InputError("the array holds NaN or infinite values")
@@ -82,7 +85,7 @@ def _from_array(array: np.ndarray, preprocessing: Preprocessing, limits: Limits)
     return image
 
 
-def _wrong(array: np.ndarray, preprocessing: Preprocessing) -> Tensor:
+def _refuse(array: np.ndarray, preprocessing: Preprocessing) -> NoReturn:
     wanted = (len(preprocessing.mean), *preprocessing.size)
     raise InputError(
         f"the array is {array.dtype} {array.shape}; send uint8 (height, width, 3) or normalised floats {wanted}"

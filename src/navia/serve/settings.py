@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+TOP = 5  # classes named for each image, unless a request says otherwise
+
 
 @dataclass(frozen=True)
 class Limits:
