@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from navia.commands.corrupt import corrupt as command
 from navia.errors import InputError, SpecError
 from navia.images.corrupted_copy import Summary, write_corrupted
+from navia.images.corrupted_copy.tree import LOCK_FILE, claim
 from navia.images.corruptions import corrupt, names, seed_of
 from navia.images.domain import Domain
 from navia.images.folder import scan
@@ -60,8 +61,9 @@ def copy(source: Path, target: Path, **options: Any) -> Summary:
 
 
 def files(target: Path) -> dict[str, bytes]:
-    """All files below a folder, hidden ones too."""
-    return {path.relative_to(target).as_posix(): path.read_bytes() for path in sorted(target.rglob("*")) if path.is_file()}
+    """All files below a folder, hidden ones too, but for the lock."""
+    paths = [path for path in sorted(target.rglob("*")) if path.is_file() and path.name != LOCK_FILE]
+    return {path.relative_to(target).as_posix(): path.read_bytes() for path in paths}
 
 
 def jpeg(pixels: np.ndarray) -> bytes:
@@ -255,6 +257,28 @@ def test_half_written_files_are_removed(source: Path, tmp_path: Path) -> None:
     (fresh / ".navia-corrupt.json.77.navia-part").write_bytes(b"{")
     copy(source, fresh)
     assert files(fresh) == whole
+
+
+def test_two_runs_into_one_tree_are_refused_before_either_loses_a_file(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    copy(source, out)
+    writing = out / "shot_noise/1/n00/.image 00.JPEG.77.navia-part"
+    with claim(out, json.loads((out / "navia-corrupt.json").read_text())):
+        writing.write_bytes(b"half")
+        with pytest.raises(InputError, match="another run writes to .*out'"):
+            copy(source, out)
+        assert writing.exists()
+    copy(source, out)
+    assert not writing.exists()
+
+
+def test_a_folder_of_something_else_is_left_without_a_trace(source: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("words")
+    with pytest.raises(InputError, match="holds other things"):
+        copy(source, other)
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 
 
 def test_progress_goes_from_what_was_there_to_all(source: Path, tmp_path: Path) -> None:

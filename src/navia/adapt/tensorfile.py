@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import os
 from pathlib import Path
 
 import torch
@@ -12,19 +11,17 @@ from torch import Tensor
 
 from navia import __version__
 from navia.errors import NaviaError
+from navia.files import written_whole
 
 
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    temporary = Path(f"{path}.partial")
     portable = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    described = {"navia": kind, "version": __version__, "digest": _digest(portable), **metadata}
     try:
-        save_file(portable, temporary, {"navia": kind, "version": __version__, "digest": _digest(portable), **metadata})
+        with written_whole(Path(path)) as unfinished:
+            save_file(portable, unfinished, described)
     except SafetensorError as cause:  # its name for what the system refused, such as a full disk
-        temporary.unlink(missing_ok=True)
         raise OSError(errno.EIO, str(cause)) from cause
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)  # a reader never sees half a file
 
 
 def read(path: str | Path, kind: str, error: type[NaviaError]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,6 +1,5 @@
 """Finished cells on disk: DIR/rows.jsonl, one line each, appended and synced; their traces in DIR/traces."""
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 from navia import __version__
 from navia.errors import InputError
+from navia.files import exclusive, written_whole
 
 
 class Store:
@@ -30,16 +30,13 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator["Store"]:
         """Exclusive: two runs into one folder would answer the same cells."""
+        refusal = f"another run writes to {str(self.folder)!r}; wait for it or take another --out"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("w")
+            lock = exclusive(self.folder / "lock", refusal)
         except OSError as error:
             raise InputError(f"cannot write to {str(self.folder)!r}: {error}") from error
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"another run writes to {str(self.folder)!r}; wait for it or take another --out") from None
             self._refuse_other_versions()
             self._cut_torn_line()
             yield self
@@ -49,9 +46,8 @@ class Store:
         traces = self.folder / "traces"
         try:
             traces.mkdir(exist_ok=True)
-            temporary = traces / f"{row['key']}.tmp"
-            _write_synced(temporary, json.dumps(trace))
-            temporary.replace(traces / f"{row['key']}.json")
+            with written_whole(traces / f"{row['key']}.json") as path:
+                path.write_text(json.dumps(trace))
             with self.path.open("ab") as file:
                 file.write(json.dumps(row).encode() + b"\n")
                 file.flush()
@@ -76,10 +72,3 @@ class Store:
             if len(kept) < len(whole):
                 with self.path.open("r+b") as file:
                     file.truncate(len(kept))
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

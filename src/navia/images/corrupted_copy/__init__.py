@@ -6,6 +6,7 @@ whatever the order, the number of processes or the interruptions. Files appear u
 whole; a run that was stopped goes on where it stopped.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,14 +60,15 @@ def write_corrupted(
     folder = scan(source)
     recipe = Recipe(source, target, seed, None if as_is else size, None if as_is else resize)
     pictures = pictures_of(folder)[:limit]
-    try:
-        claim(target, recipe.settings())
-        missing = missing_files(recipe, pictures, corruptions, severities)
-    except OSError as error:
-        raise InputError(f"cannot write to {str(target)!r}: {error}") from error
-    tally = Tally(missing.size, int((~missing).sum()), skip_unreadable, progress)
-    tally.report()
-    work(recipe, units_of(pictures, corruptions, severities, missing), workers, tally)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(claim(target, recipe.settings()))
+            missing = missing_files(recipe, pictures, corruptions, severities)
+        except OSError as error:
+            raise InputError(f"cannot write to {str(target)!r}: {error}") from error
+        tally = Tally(missing.size, int((~missing).sum()), skip_unreadable, progress)
+        tally.report()
+        work(recipe, units_of(pictures, corruptions, severities, missing), workers, tally)
     return Summary(tally.written, tally.kept, tuple(sorted(tally.unreadable.items())), time.perf_counter() - began)
 
 

@@ -1,8 +1,6 @@
 """One corrupted file: from the picture's name to the bytes on disk."""
 
-import contextlib
 import io
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -12,13 +10,13 @@ import numpy as np
 from PIL import Image
 
 from navia.errors import InputError
+from navia.files import written_whole
 from navia.images.corruptions import corrupt, seed_of
 from navia.images.folder import open_image
 from navia.images.preprocessing import Preprocessing
 
 DEFINITIONS = 1  # to be raised whenever a corruption gives other pixels: no tree may hold both
 QUALITY = 85
-UNFINISHED = ".navia-part"  # how the names of half-written files end
 
 
 class Picture(NamedTuple):
@@ -78,7 +76,8 @@ class Recipe:
             path = self.folder(unit.corruption, severity) / unit.picture.file
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, data)
+                with written_whole(path, sync=False) as unfinished:  # a million syncs would take longer than the pictures
+                    unfinished.write_bytes(data)
             except OSError as error:
                 return Outcome(unit, written, unwritable=f"cannot write {str(path)!r}: {error}")
         return Outcome(unit, len(unit.severities))
@@ -102,15 +101,3 @@ def _as_jpeg(pixels: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=QUALITY, optimize=True)
     return buffer.getvalue()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """All or nothing. The process is part of the temporary name: two runs never write to the same file."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
-    try:
-        unfinished.write_bytes(data)
-        unfinished.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise

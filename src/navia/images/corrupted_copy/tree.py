@@ -4,15 +4,17 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from navia.errors import InputError
-from navia.images.corrupted_copy.recipe import UNFINISHED, Picture, Recipe, Unit, write_whole
+from navia.files import UNFINISHED, exclusive, written_whole
+from navia.images.corrupted_copy.recipe import Picture, Recipe, Unit
 from navia.images.folder import Folder
 
 SETTINGS_FILE = "navia-corrupt.json"
+LOCK_FILE = ".navia-corrupt.lock"  # stays empty: empty files do not count
 
 
 def pictures_of(folder: Folder) -> list[Picture]:
@@ -26,19 +28,31 @@ def pictures_of(folder: Folder) -> list[Picture]:
     return [Picture(name, file) for file, name in owners.items()]
 
 
-def claim(target: Path, settings: dict[str, Any]) -> None:
-    """Write down in `target` what its files are made with, or make sure that they are made with the same."""
+def claim(target: Path, settings: dict[str, Any]) -> BinaryIO:
+    """Write down in `target` what its files are made with, or make sure that they are made with the same. No other run
+    writes to it until the returned file is closed: what one is still writing would look half-written to the other."""
     if target.exists() and not target.is_dir():
         raise InputError(f"{str(target)!r} is a file, not a folder")
     target.mkdir(parents=True, exist_ok=True)
-    path = target / SETTINGS_FILE
-    content = _finished(target)
-    if SETTINGS_FILE in content:
-        _check_settings(path, settings)
-    elif content:
+    content = _finished(target, tidy=False)
+    if content and SETTINGS_FILE not in content:
         raise InputError(f"{str(target)!r} holds other things ({min(content)}, ...): choose a new or an empty folder")
+    lock = exclusive(target / LOCK_FILE, f"another run writes to {str(target)!r}: wait for it or choose another folder")
+    try:
+        _settle(target, settings)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _settle(target: Path, settings: dict[str, Any]) -> None:
+    path = target / SETTINGS_FILE
+    if SETTINGS_FILE in _finished(target):
+        _check_settings(path, settings)
     else:
-        write_whole(path, (json.dumps(settings, indent=2) + "\n").encode())
+        with written_whole(path) as unfinished:
+            unfinished.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _check_settings(path: Path, settings: dict[str, Any]) -> None:
@@ -54,15 +68,16 @@ def _check_settings(path: Path, settings: dict[str, Any]) -> None:
         raise InputError(f"{str(path.parent)!r} was made with {was}, not {now}: choose another folder")
 
 
-def _finished(folder: Path) -> set[str]:
-    """Names in a folder. Removes what killed runs left half-written, and leaves out the empty files of a power cut."""
+def _finished(folder: Path, tidy: bool = True) -> set[str]:
+    """Names in a folder, without the empty files of a power cut. tidy: remove what killed runs left half-written."""
     finished: set[str] = set()
     if not folder.is_dir():
         return finished
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(UNFINISHED):
-                Path(entry.path).unlink(missing_ok=True)
+                if tidy:
+                    Path(entry.path).unlink(missing_ok=True)
             elif not entry.is_file() or entry.stat().st_size > 0:
                 finished.add(entry.name)
     return finished

@@ -1,0 +1,57 @@
+"""Files that are there whole or not at all, and files that one process at a time may write to."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from navia.errors import InputError
+
+UNFINISHED = ".navia-part"  # how the names of half-written files end
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, sync: bool = True) -> Iterator[Path]:
+    """A temporary path to write to, which becomes `path` once that is done: a reader never sees half a file.
+
+    sync: for good, also through a power cut. The process is part of the temporary name: two never write to the same file.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    try:
+        yield unfinished
+        if sync:
+            _sync(unfinished)
+        unfinished.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+    if sync:
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":  # folders cannot be opened there
+        return
+    opened = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def exclusive(path: Path, refusal: str) -> BinaryIO:
+    """`path`, opened for appending (and made if need be) and held until it is closed or the process ends. Where another
+    process holds it, an InputError says `refusal`."""
+    file = path.open("ab")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InputError(refusal) from None
+    except (ImportError, OSError):  # a system or a disk without locks: nothing can be promised there
+        pass
+    return file
