@@ -159,6 +159,14 @@ def test_tokens_as_json(picture: Path, tiny: Path, tmp_path: Path) -> None:
     assert out.is_file()
 
 
+@pytest.mark.parametrize("method", ["eata", "lame"])
+def test_explain_works_with_every_kind_of_method(method: str) -> None:
+    arguments = ("--corruption", "contrast", "--count", "16", "--method", method, "--device", "cpu", "--json")
+    result = invoke("explain", "embedded", *arguments, catch=False)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["conditions"] == ["dense", "tome:8", f"{method} + tome:8"]
+
+
 def test_methods_lists_methods_reducers_and_what_they_do() -> None:
     told = json.loads(invoke("methods", "--json").stdout)
     assert told["reducers"] == navia.reducers()

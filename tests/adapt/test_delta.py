@@ -52,7 +52,12 @@ def rewritten(path: Path, tensors: dict[str, Tensor] | None = None, **metadata: 
     ],
 )
 def test_options_that_shape_the_answer_must_be_those_of_the_delta(
-    vit: navia.ViT, source: navia.SourceStatistics, tmp_path: Path, method: str, learned: dict[str, Any], other: dict[str, Any]
+    vit: navia.ViT,
+    source: navia.SourceStatistics,
+    tmp_path: Path,
+    method: str,
+    learned: dict[str, Any],
+    other: dict[str, Any],
 ) -> None:
     path = saved(navia.adapt(vit, method, source=source, **learned), tmp_path / "d.safetensors")
     with pytest.raises(DeltaError, match="belongs to another (bias_position|token|shift|affinity)"):
@@ -60,9 +65,7 @@ def test_options_that_shape_the_answer_must_be_those_of_the_delta(
     navia.adapt(vit, method, source=source, **learned).load(path)
 
 
-def test_options_that_only_steer_learning_may_differ(
-    vit: navia.ViT, source: navia.SourceStatistics, tmp_path: Path
-) -> None:
+def test_options_that_only_steer_learning_may_differ(vit: navia.ViT, source: navia.SourceStatistics, tmp_path: Path) -> None:
     path = saved(navia.adapt(vit, "navia", source=source, lr=1e-2), tmp_path / "d.safetensors")
     navia.adapt(vit, "navia", source=source, lr=1e-3, weight=1.0).load(path)
 

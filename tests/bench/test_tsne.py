@@ -94,6 +94,12 @@ def test_neighbours_are_those_of_the_features_in_the_state_that_was_reached(run:
     assert none[0]["points"] != navia[0]["points"]
 
 
+def test_cotta_is_shown_as_its_teacher_who_answers(run: Any) -> None:
+    """One who never moves sees what the model sees without adaptation, whatever the student learns."""
+    still = replace(both()[1], method="cotta", options='{"lr": 0.1, "average": 1.0}')
+    assert run_cell(still)[1]["tsne"]["panels"] == run["none"][1]["tsne"]["panels"]
+
+
 def test_looking_changes_neither_the_row_nor_the_key_of_others(run: Any) -> None:
     plain = replace(both()[1], tsne=None)
     row, trace = run_cell(plain)

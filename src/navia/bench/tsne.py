@@ -14,6 +14,7 @@ from navia.errors import InputError, SpecError
 from navia.images.loader import Loader
 from navia.images.open import Opened
 from navia.images.streams import Stream, Stretch
+from navia.measure.explain import answering_walk
 from navia.measure.tsne import NEIGHBOURS, check_installed, neighbour_accuracy, plane
 from navia.vit.labels import class_names
 from navia.vit.vit import ViT
@@ -104,12 +105,11 @@ def _few(kind: str, things: Sequence[object]) -> str:
     return f"{kind if len(things) == 1 else many} {', '.join(map(str, things))}"
 
 
-@torch.no_grad()
 def look(adapter: Adapter, what: Shown, batch: int, workers: int = 0) -> dict[str, Any]:
     """For the trace: per block the points, and in the space of the features the accuracy of the neighbours."""
     device, seen = adapter.source_vit.cls_token.device, []
     for part in Loader(what.stream, adapter.source_vit.preprocessing, batch, workers):
-        features = adapter.method.walk(part.images.to(device), features=True).features
+        features = answering_walk(adapter.method, part.images.to(device)).features
         assert features is not None
         seen.append(features[:, list(what.blocks)].cpu())
     by_block, labels = torch.cat(seen).unbind(dim=1), torch.tensor(what.labels)

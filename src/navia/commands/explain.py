@@ -11,6 +11,7 @@ from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
+    DeviceOption,
     JsonOption,
     ModelOption,
     console,
@@ -30,7 +31,9 @@ def explain(
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="Token reducer.", autocompletion=completion.reducers)
     ] = "tome:8",
-    source: Annotated[Path | None, typer.Option(help="Clean images (folder); by default 64 of the images.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Clean images (folder), of which 64 are taken; by default 64 of the images.")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     corruption: Annotated[
         str | None, typer.Option(help="Corrupt the images on the way.", autocompletion=completion.corruptions)
@@ -39,6 +42,7 @@ def explain(
     count: Annotated[int, typer.Option(help="Images to adapt to, and as many others to look at.", min=16)] = 512,
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
     crop_only: CropOnlyOption = False,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Layer by layer: tokens left, distance of the CLS statistics from the source, what adaptation moved, and how well a
@@ -46,19 +50,20 @@ def explain(
 
     The probe shows what can be read linearly with these images, not all that is there.
     """
+    from navia.adapt.adapter import adapt
+    from navia.adapt.method import METHODS
+    from navia.adapt.statistics import SourceStatistics
     from navia.measure.explain import explain as look
 
-    vit = load_model(model, checkpoint, crop_only)
+    fisher = METHODS.get(method).needs_fisher
+    vit = load_model(model, checkpoint, crop_only, device)
     clean, target, labels, classes = _images(vit, images, source, corruption, severity, count)
-    from navia.adapt.adapter import adapt
-    from navia.adapt.statistics import SourceStatistics
-
-    measured = {spec: SourceStatistics.measure(vit, clean, spec) for spec in {"none", reduce}}
+    measured = {spec: SourceStatistics.measure(vit, clean, spec, fisher=fisher) for spec in {"none", reduce}}
     adapter = adapt(vit, method, reduce, measured[reduce], classes=classes, **parse_options(option))
     half = len(target) // 2
     stream, others = target[:half].split(batch), target[half:]
     told = None if labels is None else labels[half:]
-    found = look(adapter, stream, others, measured[reduce], told, measured["none"], batch)
+    found = look(adapter, stream, others, measured[reduce], measured["none"], told, batch)
     if as_json:
         print_json(dataclasses.asdict(found))
         return

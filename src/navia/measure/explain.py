@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from navia.adapt.adapter import Adapter, adapt
+from navia.adapt.method import Method
 from navia.adapt.parameters import norm_of
 from navia.adapt.statistics import SourceStatistics
 from navia.errors import InputError
 from navia.measure.quality import wilson
+from navia.vit.forward import Outcome, run
 
 FOLDS = 5
 RIDGE = 1e-2  # times the number of images: mild, the same for every layer and condition
@@ -50,18 +52,19 @@ class Explanation:
 
 
 def explain(
-    adapter: Adapter, stream: Sequence[Tensor], images: Tensor, source: SourceStatistics, labels: Tensor | None = None,
-    dense_source: SourceStatistics | None = None, batch: int = 64,
+    adapter: Adapter, stream: Sequence[Tensor], images: Tensor, source: SourceStatistics, dense_source: SourceStatistics,
+    labels: Tensor | None = None, batch: int = 64,
 ) -> Explanation:  # fmt: skip
     """Adapt to `stream`, then look at other `images` [N, C, H, W] of the same domain in each condition.
 
-    source: statistics with the adapter's reducer; dense_source: without one (measured where it is needed)."""
+    source: statistics with the adapter's reducer; dense_source: without one. labels: columns of the adapter's answers."""
     for part in stream:
-        adapter(part)
-    reduce = adapter.method.reduce
-    plain = {"dense": adapt(adapter.source_vit, "none"), str(reduce): adapt(adapter.source_vit, "none", reduce)}
-    states = {**plain, f"{adapter.method.name} + {reduce}": adapter}
-    origins = {name: dense_source if name == "dense" and dense_source is not None else source for name in states}
+        adapter(part.to(adapter.source_vit.cls_token.device))
+    reduce, mask = adapter.method.reduce, adapter.method.classes
+    dense = adapt(adapter.source_vit, "none", classes=mask)
+    reduced = adapt(adapter.source_vit, "none", reduce, classes=mask)
+    states = {"dense": dense, str(reduce): reduced, f"{adapter.method.name} + {reduce}": adapter}
+    origins = {name: dense_source if name == "dense" else source for name in states}
     seen = {name: _look(state, images, batch) for name, state in states.items()}
     layers = []
     for layer in range(adapter.source_vit.depth):
@@ -82,14 +85,18 @@ def explain(
     return Explanation(tuple(states), tuple(layers), right, sum(len(part) for part in stream), len(images))
 
 
-@torch.no_grad()
 def _look(adapter: Adapter, images: Tensor, batch: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """CLS features [N, L, D], logits [N, C] and token counts in the adapter's present state."""
-    outcomes = [
-        adapter.method.walk(part.to(adapter.source_vit.cls_token.device), features=True) for part in images.split(batch)
-    ]
+    parts = [part.to(adapter.source_vit.cls_token.device) for part in images.split(batch)]
+    outcomes = [answering_walk(adapter.method, part) for part in parts]
     features = torch.cat([outcome.features.cpu() for outcome in outcomes if outcome.features is not None])
-    return features, torch.cat([outcome.logits.cpu() for outcome in outcomes]), outcomes[0].counts
+    return features, torch.cat([adapter.predict(part).cpu() for part in parts]), outcomes[0].counts
+
+
+@torch.no_grad()
+def answering_walk(method: Method, images: Tensor) -> Outcome:
+    """The forward behind an answer, with the CLS features of all layers: of CoTTA's teacher, not of its student."""
+    return run(method.answering, images, method.reduce, touch=method.touch(), classes=method.classes, features=True)
 
 
 def _gap(rows: Tensor, source: SourceStatistics, layer: int) -> float:
@@ -101,7 +108,7 @@ def _gap(rows: Tensor, source: SourceStatistics, layer: int) -> float:
 def _moved(adapter: Adapter, layer: int) -> float:
     """Relative move of the two norms of a block."""
     before = dict(adapter.source_vit.model.named_parameters())
-    after = dict(adapter.method.vit.model.named_parameters())
+    after = dict(adapter.model.named_parameters())
     norms = list(adapter.source_vit.layer_norms())[2 * layer : 2 * layer + 2]
     names = [name for name in before if any(name.startswith(f"{norm}.") for norm in norms)]
     apart = [after[name].detach() - before[name].detach() for name in names]
