@@ -1,5 +1,6 @@
 """Who may ask, how much and how often: against a real server, with requests made by hand."""
 
+import asyncio
 import collections
 import http.client
 import json
@@ -9,10 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 import navia
-from navia.serve.access import Buckets
+from navia.serve.access import Access, Buckets
 from navia.serve.client import ServiceError
+from navia.serve.settings import Limits, Settings
 from tests.serve.server import Server, serving
 
 KEY, OTHER = "a-secret-of-the-first-user", "a-secret-of-the-second-user"
@@ -23,6 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
     (folder / "keys").write_text(f"first:{KEY}\n\n{OTHER}\n")
     options = ("--key-file", str(folder / "keys"), "--max-body", "0.1", "--timeout", "2", "--rate", "5", "--burst", "30")
+    options += ("--name", "navia.example")
     with serving(*options, log=folder / "log") as running:
         yield running
 
@@ -80,6 +84,15 @@ def test_other_hosts_and_origins_are_refused(server: Server) -> None:
     assert ask(server, "POST", "/v1/resume", origin=server.url, **good)[0] == 200
 
 
+def test_a_proxy_may_pass_its_own_name_on_or_not(server: Server) -> None:
+    good, page = {"authorization": f"Bearer {KEY}"}, "https://navia.example"
+    assert ask(server, "GET", "/healthz", host="navia.example")[0] == 200
+    assert ask(server, "POST", "/v1/resume", host="Navia.Example", origin=page, **good)[0] == 200
+    assert ask(server, "POST", "/v1/resume", origin=page, **good)[0] == 200  # the proxy says Host: 127.0.0.1:8000
+    assert ask(server, "POST", "/v1/resume", host="navia.example", origin="http://evil.example", **good)[0] == 403
+    assert ask(server, "POST", "/v1/resume", origin=f"{page}:8443", **good)[0] == 403  # another port is another origin
+
+
 @pytest.mark.parametrize("names", [{"host": "["}, {"host": "localhost", "origin": "http://["}])
 def test_names_that_are_none_are_refused(server: Server, names: dict[str, str]) -> None:
     assert ask(server, "GET", "/healthz", **names) == (400, {"error": "the Host or Origin of the request is no address"})
@@ -111,6 +124,43 @@ def test_a_body_that_hides_its_size_is_cut_off(server: Server) -> None:
     chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     reply = raw(server, HEAD + "transfer-encoding: chunked\n", *[chunk] * 4, b"0\r\n\r\n")
     assert b" 413 " in reply.split(b"\r\n")[0]
+
+
+def test_bodies_under_way_are_bounded_in_sum() -> None:
+    """The second body meets the first; when that is done there is room, and one alone is let in whatever its size."""
+    settings, replies = Settings(limits=Limits(body_bytes=1000, held_bytes=100)), []
+
+    async def ask_all() -> None:
+        first_came, first_may_end = asyncio.Event(), asyncio.Event()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            if scope["path"] == "/first":
+                first_came.set()
+                await first_may_end.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        access = Access(app, settings, loopback=False, refused=lambda _: None)
+
+        async def post(path: str, size: int = 80) -> None:
+            async def receive() -> Message:
+                return {"type": "http.request", "body": b"x" * size, "more_body": False}
+
+            async def send(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    replies.append((path, message["status"]))
+
+            await access({"type": "http", "path": path, "headers": []}, receive, send)
+
+        first = asyncio.create_task(post("/first"))
+        await first_came.wait()
+        await post("/second")
+        first_may_end.set()
+        await first
+        await post("/third", size=900)
+
+    asyncio.run(ask_all())
+    assert replies == [("/second", 503), ("/first", 200), ("/third", 200)]
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(server: Server) -> None:
@@ -156,6 +206,7 @@ def test_keys_are_needed_beyond_this_machine(tmp_path: Path) -> None:
         (("--key-file", str(tmp_path / "none")), "cannot read keys"),
         (("--key-file", str(_file(tmp_path / "short", "short"))), "too short"),
         (("--key-file", str(_file(tmp_path / "empty", "\n"))), "no keys"),
+        (("--key-file", str(_file(tmp_path / "twice", f"a:{KEY}\na:{OTHER}"))), "two keys are named 'a'"),
     ):
         result = invoke("serve", "--model", "embedded", *arguments)
         assert result.exit_code != 0

@@ -1,6 +1,5 @@
 """`navia serve`: a service that answers over HTTP and adapts behind its answers."""
 
-import ipaddress
 import logging
 import os
 from pathlib import Path
@@ -38,6 +37,9 @@ def serve(
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name under which a proxy serves this, as in a page's address; repeatable.")
+    ] = None,
     state: Annotated[Path | None, typer.Option(help="Folder for checkpoints: a restart goes on from there.")] = None,
     every: Annotated[int, typer.Option(help="Adaptation steps between checkpoints: what a kill may cost.", min=1)] = 20,
     key_file: Annotated[
@@ -67,15 +69,31 @@ def serve(
     checkpoint, and ends.
     """
     from navia.serve.service import Service
-    from navia.serve.settings import Limits, Pace, Settings
+    from navia.serve.settings import Limits, Pace, Settings, is_loopback
 
     keys = _keys(key_file)
-    if not keys and not _is_loopback(host):
+    if not keys and not is_loopback(host):
         raise InputError(f"{host} can be reached from other machines: give --key-file or ${KEY_VARIABLE}")
     settings = Settings(
-        pace=Pace(batch, wait / 1000, adapt_batch, adapt_wait, min(8, adapt_batch), adapt_threads),
-        limits=Limits(int(max_body * 2**20), max_images, int(max_pixels * 1e6), 8, queue, timeout, rate, burst),
+        pace=Pace(
+            batch=batch,
+            wait=wait / 1000,
+            adapt_batch=adapt_batch,
+            adapt_wait=adapt_wait,
+            enough=min(8, adapt_batch),
+            threads=adapt_threads,
+        ),
+        limits=Limits(
+            body_bytes=int(max_body * 2**20),
+            images=max_images,
+            pixels=int(max_pixels * 1e6),
+            queue=queue,
+            seconds=timeout,
+            rate=rate,
+            burst=burst,
+        ),
         keys=keys,
+        names=tuple(name or ()),
         keep_images=keep_images,
         checkpoint_every=every,
     )
@@ -91,6 +109,7 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
         import uvicorn
 
         from navia.serve.app import make_app
+        from navia.serve.settings import is_loopback
     except ImportError as missing:
         raise NaviaError(f"navia serve needs {missing.name}: pip install 'navia[serve]'") from missing
 
@@ -108,7 +127,7 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
             self.should_exit = True
 
     config = uvicorn.Config(
-        make_app(service, _is_loopback(host)),
+        make_app(service, is_loopback(host)),
         host=host,
         port=port,
         log_level="warning",
@@ -122,13 +141,6 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
     server.run()
     if not server.started:
         raise InputError(f"could not start on {host}:{port}; the lines above say why")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _keys(path: Path | None) -> dict[str, str]:
@@ -147,6 +159,8 @@ def _keys(path: Path | None) -> dict[str, str]:
             raise InputError(
                 f"key {number} is too short or holds spaces: at least 16 characters, e.g. of openssl rand -hex 32"
             )
+        if name in keys:
+            raise InputError(f"two keys are named {name!r}: give each a name of its own")
         keys[name] = secret
     if path is not None and not keys:
         raise InputError(f"no keys in {str(path)!r}")

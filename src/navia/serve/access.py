@@ -12,10 +12,9 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from navia.serve.settings import Limits
+from navia.serve.settings import Settings, is_loopback
 
 OPEN = {"/", "/dashboard.css", "/dashboard.js", "/healthz", "/readyz"}  # nothing in them that a stranger may not see
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _MOST_BUCKETS = 10_000
 
 # what a browser may do with any reply
@@ -42,18 +41,18 @@ class Refusal(Exception):  # noqa: N818 (it is an answer, not a failure)
 class Access:
     """loopback: the service listens on this machine only. refused: is told the reason of each refusal."""
 
-    def __init__(
-        self, app: ASGIApp, keys: Mapping[str, str], limits: Limits, loopback: bool, refused: Callable[[str], None]
-    ) -> None:
-        self.app, self.limits, self.loopback, self.refused = app, limits, loopback, refused
-        self._keys = {name: _digest(secret) for name, secret in keys.items()}
-        self._buckets = Buckets(limits.rate, limits.burst)
+    def __init__(self, app: ASGIApp, settings: Settings, loopback: bool, refused: Callable[[str], None]) -> None:
+        self.app, self.limits, self.loopback, self.refused = app, settings.limits, loopback, refused
+        self._keys = {name: _digest(secret) for name, secret in settings.keys.items()}
+        self._names = {name.lower() for name in settings.names}
+        self._buckets = Buckets(self.limits.rate, self.limits.burst)
+        self._held = 0  # bytes of the bodies under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = False
+        begun, body = False, _Body(receive, self._admit, self.limits.seconds)
 
         async def send_safely(message: Message) -> None:
             nonlocal begun
@@ -64,11 +63,13 @@ class Access:
 
         try:
             self._check(scope)
-            await self.app(scope, self._bounded(receive), send_safely)
+            await self.app(scope, body.receive, send_safely)
         except Refusal as refusal:
             self.refused(refusal.reason)
             if not begun:
                 await _reply(send_safely, refusal)
+        finally:
+            self._held -= body.size
 
     def _check(self, scope: Scope) -> None:
         headers, path = Headers(scope=scope), scope["path"]
@@ -89,10 +90,10 @@ class Access:
 
     def _check_host(self, headers: Headers) -> None:
         """A page of another origin must not reach the service through its visitor's browser (also by rebinding a name)."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if self.loopback and _split(f"//{host}").hostname not in _LOOPBACK:
-            raise Refusal(403, "host", "this service answers under localhost only")
-        if origin is not None and _split(origin).netloc != host:
+        host, origin = headers.get("host", "").lower(), headers.get("origin")
+        if self.loopback and host not in self._names and not is_loopback(_split(f"//{host}").hostname):
+            raise Refusal(403, "host", "this service answers under localhost only; behind a proxy give it --name HOST")
+        if origin is not None and _split(origin).netloc.lower() not in {host, *self._names}:
             raise Refusal(403, "origin", "requests of pages of another origin are not answered")
 
     def _caller(self, headers: Headers) -> str | None:
@@ -102,26 +103,35 @@ class Access:
         found = [name for name, known in self._keys.items() if hmac.compare_digest(known, digest)]
         return found[0] if found else None
 
-    def _bounded(self, receive: Receive) -> Receive:
-        """A body within its limits of size and time, whatever its header said."""
-        left, deadline = self.limits.body_bytes, time.monotonic() + self.limits.seconds
-        whole = False
+    def _admit(self, more: int, size: int) -> None:
+        """Of a body that is `size` bytes so far, `more` bytes more."""
+        self._held += more
+        if size > self.limits.body_bytes:
+            raise Refusal(413, "size", f"the body is larger than {self.limits.body_bytes:,} bytes")
+        if self._held > max(size, self.limits.held_bytes):  # one alone is always let in
+            raise Refusal(503, "busy", "too many bodies are under way already", {"retry-after": "1"})
 
-        async def receive_bounded() -> Message:
-            nonlocal left, whole
-            if whole:  # only a disconnection may follow, and that may take as long as it likes
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.001, deadline - time.monotonic()))
-            except TimeoutError:
-                raise Refusal(408, "slow", f"the body did not arrive within {self.limits.seconds:g} s") from None
-            left -= len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if left < 0:
-                raise Refusal(413, "size", f"the body is larger than {self.limits.body_bytes:,} bytes")
-            return message
 
-        return receive_bounded
+class _Body:
+    """A body that must arrive in time; its parts are admitted one by one, whatever its header said."""
+
+    def __init__(self, receive: Receive, admit: Callable[[int, int], None], seconds: float) -> None:
+        self.size = 0
+        self._receive, self._admit, self._seconds = receive, admit, seconds
+        self._deadline, self._whole = time.monotonic() + seconds, False
+
+    async def receive(self) -> Message:
+        if self._whole:  # only a disconnection may follow, and that may take as long as it likes
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.001, self._deadline - time.monotonic()))
+        except TimeoutError:
+            raise Refusal(408, "slow", f"the body did not arrive within {self._seconds:g} s") from None
+        more = len(message.get("body", b""))
+        self.size += more
+        self._whole = not message.get("more_body", False)
+        self._admit(more, self.size)
+        return message
 
 
 class Buckets:

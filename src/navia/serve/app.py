@@ -72,10 +72,7 @@ def make_app(service: Service, loopback: bool = True) -> FastAPI:
         await asyncio.to_thread(service.stop)
 
     app = FastAPI(title="navia", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
-    settings = service.settings
-    app.add_middleware(
-        Access, keys=settings.keys, limits=settings.limits, loopback=loopback, refused=service.watch.refuse
-    )  # fmt: skip
+    app.add_middleware(Access, settings=service.settings, loopback=loopback, refused=service.watch.refuse)
     _add_predict(app, service)
     _add_control(app, service)
     _add_watching(app, service)

@@ -1,5 +1,6 @@
 """How a service is set up. Every limit has a reason in docs/security.md."""
 
+import ipaddress
 from dataclasses import dataclass, field
 
 TOP = 5  # classes named for each image, unless a request says otherwise
@@ -9,7 +10,7 @@ TOP = 5  # classes named for each image, unless a request says otherwise
 class Limits:
     """body_bytes, images: of one request. pixels, side: of one picture, most and least. queue: images that may wait for
     their answer. seconds: for receiving a body, and for an answer. rate, burst: requests a second of one key (0: no limit),
-    and how many at once. streams: dashboards at a time."""
+    and how many at once. streams: dashboards at a time. held_bytes: bodies of all requests under way, in sum."""
 
     body_bytes: int = 32 * 2**20
     images: int = 64
@@ -20,6 +21,7 @@ class Limits:
     rate: float = 0.0
     burst: int = 20
     streams: int = 16
+    held_bytes: int = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,20 @@ class Pace:
 
 @dataclass(frozen=True)
 class Settings:
-    """keys: name -> secret; empty: no key is asked for (loopback only). keep_images: pictures kept for the dashboard."""
+    """keys: name -> secret; empty: no key is asked for (loopback only). names: hosts under which a proxy serves this, as
+    in the address of a page. keep_images: pictures kept for the dashboard."""
 
     pace: Pace = field(default_factory=Pace)
     limits: Limits = field(default_factory=Limits)
     keys: dict[str, str] = field(default_factory=dict, repr=False)
+    names: tuple[str, ...] = ()
     keep_images: int = 12
     checkpoint_every: int = 20
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether only this machine itself is reached under this name or address."""
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
