@@ -216,6 +216,19 @@ def test_events_are_a_stream_of_status(server: Server) -> None:
     connection.close()
 
 
+def test_dashboards_that_are_open_together_are_told_the_same(server: Server) -> None:
+    """One status is made for all of them: its uptime tells."""
+    replies = []
+    for _ in range(3):
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+        connection.request("GET", "/v1/events")
+        replies.append(connection.getresponse())
+    seen = [{json.loads([reply.readline() for _ in range(3)][1][6:])["uptime"] for _ in range(5)} for reply in replies]
+    for reply in replies:
+        reply.close()
+    assert len(seen[0] & seen[1] & seen[2]) >= 2  # the first may differ, and one may come in before or after
+
+
 def test_prometheus_reads_the_metrics(server: Server) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

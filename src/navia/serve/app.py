@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
@@ -136,7 +137,7 @@ def _add_control(app: FastAPI, service: Service) -> None:
 
 
 def _add_watching(app: FastAPI, service: Service) -> None:
-    listeners = 0
+    listeners, told = 0, (-math.inf, "")  # when the last status was made for a stream, and its text
 
     @app.get("/v1/status", responses=_problems())
     async def get_status() -> Status:
@@ -160,12 +161,19 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         listeners += 1
         try:
             while service.ready:
-                yield f"event: status\ndata: {status(service).model_dump_json()}\n\n"
+                yield f"event: status\ndata: {status_text()}\n\n"
                 if once:
                     return
-                await asyncio.sleep(1)
+                await asyncio.sleep(1 - time.monotonic() % 1)  # all at the same moment, so that one status does for all
         finally:
             listeners -= 1
+
+    def status_text() -> str:
+        nonlocal told
+        now = time.monotonic()
+        if now - told[0] > 0.2:
+            told = now, status(service).model_dump_json()
+        return told[1]
 
     @app.get("/metrics", responses=_problems() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
     async def get_metrics() -> Response:

@@ -76,6 +76,7 @@ class Service:
         self._warm_up()
         self.answers.start()
         self.learner.start()
+        self.watch.beat()
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
         self.ready = True
 

@@ -2,6 +2,7 @@
 
 import bisect
 import collections
+import math
 import statistics
 import threading
 import time
@@ -34,13 +35,21 @@ class Shown:
 
 @dataclass
 class _Second:
+    """latencies: in milliseconds, until the second is over; then only what is shown of them stays."""
+
     images: int = 0
     entropy: float = 0.0
     latencies: list[float] = field(default_factory=list)
+    p50: float | None = None
+    p95: float | None = None
     discrepancy: float | None = None
     drift: float = 0.0
     step: int = 0
     shed: int = 0
+
+    def end(self) -> None:
+        known, self.latencies = sorted(self.latencies), []
+        self.p50, self.p95 = _quantile(known, 0.5), _quantile(known, 0.95)
 
 
 class Watch:
@@ -53,7 +62,7 @@ class Watch:
         self.bucket_counts = [0] * (len(BUCKETS) + 1)
         self.latency_sum = 0.0
         self._pulse = pulse
-        self._shed_before = 0
+        self._shed_before: int | None = None  # a restart begins with those of the process before
         self._lock = threading.Lock()
         self._seconds: collections.OrderedDict[int, _Second] = collections.OrderedDict()
         self._latencies: collections.deque[float] = collections.deque(maxlen=_LATELY)
@@ -128,8 +137,8 @@ class Watch:
         return Series(
             time=[float(t) for t, _ in points],
             images_per_second=[float(s.images) for _, s in points],
-            p50_ms=[_quantile(sorted(s.latencies), 0.5) for _, s in points],
-            p95_ms=[_quantile(sorted(s.latencies), 0.95) for _, s in points],
+            p50_ms=[s.p50 for _, s in points],
+            p95_ms=[s.p95 for _, s in points],
             entropy=[s.entropy / s.images if s.images else None for _, s in points],
             discrepancy=[s.discrepancy for _, s in points],
             drift=[s.drift for _, s in points],
@@ -143,13 +152,14 @@ class Watch:
         with self._lock:
             second = self._now()
             second.discrepancy, second.drift, second.step = discrepancy, drift, step
-            second.shed += shed - self._shed_before
+            second.shed += 0 if self._shed_before is None else shed - self._shed_before
             self._shed_before = shed
 
     def _now(self) -> _Second:
         now = int(time.time())
         if now not in self._seconds:
             before = next(reversed(self._seconds.values()), _Second())
+            before.end()
             self._seconds[now] = _Second(discrepancy=before.discrepancy, drift=before.drift, step=before.step)
             while len(self._seconds) > _SECONDS + 2:
                 self._seconds.popitem(last=False)
@@ -178,4 +188,4 @@ def _quantile(ordered: Sequence[float], share: float) -> float | None:
         return None
     if share == 0.5:
         return statistics.median(ordered)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
