@@ -170,6 +170,7 @@ def read_spec(path: Path) -> Spec:
 
 
 def parse_spec(text: str, where: str) -> Spec:
+    """The spec in a YAML text; errors name `where` and the line."""
     try:
         import yaml
     except ImportError as missing:
@@ -190,14 +191,14 @@ def parse_spec(text: str, where: str) -> Spec:
 
 def _line(node: Any, path: tuple[int | str, ...]) -> int:
     """The line of the deepest part of the YAML tree that `path` leads to, counted from 1."""
-    for step in path:
-        if isinstance(node.value, list) and isinstance(step, int) and step < len(node.value):
+    for depth, step in enumerate(path, 1):
+        if node.id == "sequence" and isinstance(step, int) and step < len(node.value):
             node = node.value[step]
-        elif isinstance(node.value, list) and isinstance(step, str):
-            found = [(key, value) for key, value in node.value if isinstance(node.value[0], tuple) and key.value == step]
+        elif node.id == "mapping" and isinstance(step, str):
+            found = [(key, value) for key, value in node.value if key.value == step]
             if not found:
                 break
-            node = found[0][0] if step == path[-1] else found[0][1]
-        else:
+            node = found[0][0] if depth == len(path) else found[0][1]
+        elif step != 0 or node.id == "sequence":  # entry 0 of what was given without its list is the thing itself
             break
     return int(node.start_mark.line) + 1

@@ -121,6 +121,13 @@ def test_without_scikit_learn_a_tsne_is_refused_before_anything_runs(monkeypatch
         (("{method: none}", "{methud: none}"), 5, "methud"),
         (("seeds: [0, 1]", "seeds: [0, one]"), 7, "valid integer"),
         (("images: 64", "images: 0"), 3, "greater than or equal to 1"),
+        (
+            ("[{path: embedded, corruptions: [fog, contrast], severity: 3, images: 64}]", "{path: x, severty: 5}"),
+            3,
+            "severty",
+        ),
+        (("models: [{name: embedded}]", "models:\n  name: embedded\n  chekpoint: x"), 4, "chekpoint"),
+        (("[align, navia]", "navia, options: 3"), 6, "options"),
     ],
 )
 def test_errors_name_the_line(change: tuple[str, str], line: int, complaint: str) -> None:
