@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 from navia.bench.grid import run_grid
 from navia.bench.reference import TABLES, label_of, published, reference
 from navia.bench.store import Store
-from navia.commands.report import read_rows, report
+from navia.commands.report import report
 from navia.errors import InputError, SpecError
 from navia.images.corruptions import CORRUPTIONS, names
 from navia.measure.quality import wilson
 from navia.report.examples import example_pictures, seen_as
 from navia.report.figures import figures, save_figures
+from navia.report.files import read_rows, save_text
 from navia.report.index_page import index_page
 from navia.report.latex import latex_table
 from navia.report.results import (
@@ -38,12 +39,12 @@ from navia.report.results import (
     legible,
     rate_sweeps,
     reduction_sweeps,
-    relative,
     running,
     t95,
     tabulate,
 )
 from navia.report.results.protocol import domain_of
+from navia.report.results.sweeps import relative
 from navia.report.results.values import over_seeds
 from navia.report.tables import (
     csv_text,
@@ -447,6 +448,13 @@ def test_csv_gives_the_same_numbers_back() -> None:
     assert json.loads(rows[0]["options"]) == {}
 
 
+def test_csv_has_the_same_median_as_the_page() -> None:
+    rows = [made_up("tent", realtime=True, realtime_ratio=ratio, seed=seed) for seed, ratio in enumerate((1.0, 3.0))]
+    table = only(tabulate(rows))
+    told = csv.DictReader(io.StringIO(csv_text(table)))
+    assert [float(row["value"]) for row in told if row["quantity"] == "realtime_ratio"] == [table.lines[0].realtime_ratio]
+
+
 def test_markdown_shows_the_tables_values_and_escapes_names() -> None:
     rows = [*made_up_grid(), made_up("lame", label="a|b*c")]
     table = only(tabulate(rows))
@@ -623,6 +631,29 @@ def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) ->
     before = [path.read_bytes() for path in drawn if path.suffix == ".svg"]
     save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
     assert [path.read_bytes() for path in drawn if path.suffix == ".svg"] == before
+
+
+def test_domains_with_dots_and_capitals_keep_their_names(tmp_path: Path) -> None:
+    rows = [
+        made_up("tent", name, adapt_for=2, corrupted=False, severity=0) for name in ("ImageNet-R v1.0", "ImageNet-R v1.5")
+    ]
+    traces = made_up_traces(rows)
+    points = {"block": 0, "neighbours": 0.5, "points": [[0, 0], [1, 1]]}
+    for trace in traces.values():
+        trace["tsne"] = {"names": ["cat", "dog"], "labels": [0, 1], "panels": [points]}
+    drawn = {path.name for path in save_figures(tabulate(rows), traces, tmp_path) if "tsne" in path.name}
+    assert drawn == {f"table1-tsne-ImageNet-R v1.{i}.{kind}" for i in (0, 5) for kind in ("png", "svg")}
+    assert "ImageNet-R v1.5: 2 pictures" in index_page(tabulate(rows), traces)
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write '.*file/page\.html'"):
+        save_text(tmp_path / "file" / "page.html", "text")
+    (tmp_path / "rows.jsonl").write_text(json.dumps(made_up()) + "\n")
+    result = run_command(str(tmp_path), "--out", str(tmp_path / "file" / "report"))
+    assert isinstance(result.exception, InputError)
+    assert "cannot write figures to " in str(result.exception)
 
 
 # ---- rows of a real grid

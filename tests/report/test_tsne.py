@@ -9,7 +9,7 @@ import pytest
 
 from navia.bench.grid import run_grid
 from navia.bench.store import Store
-from navia.report.figures import figures, panel_title, save_figures
+from navia.report.figures import figures, save_figures
 from navia.report.index_page import index_page
 from navia.report.results import Table, tabulate, tsne_pictures
 from navia.spec import parse_spec
@@ -133,7 +133,7 @@ def test_what_could_not_be_laid_out_is_an_empty_panel(tmp_path: Path) -> None:
     broken["panels"][1] |= {"points": None, "neighbours": None}
     table, traces = seen([made_up("navia", adapt_for=2)], {0: broken})
     (picture,) = tsne_pictures(table, traces)
-    assert panel_title(picture.panels["navia, 2 batches"][1]) == "block 1"
+    assert picture.panels["navia, 2 batches"][1].title == "block 1"
     assert save_figures(tabulate(table.rows), traces, tmp_path)
     html = index_page(tabulate(table.rows), traces)
     assert "No values." in html

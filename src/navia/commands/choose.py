@@ -30,8 +30,8 @@ def choose(
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="As for the statistics.", autocompletion=completion.reducers)
     ] = "none",
-    batches: Annotated[int, typer.Option(help="How many batches to try each setting on.")] = 8,
-    batch: Annotated[int, typer.Option(help="Batch size.")] = 64,
+    batches: Annotated[int, typer.Option(help="How many batches to try each setting on.", min=2)] = 8,
+    batch: Annotated[int, typer.Option(help="Batch size.", min=1)] = 64,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

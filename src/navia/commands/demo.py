@@ -10,11 +10,13 @@ from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
+    DeviceOption,
     JsonOption,
     ModelOption,
     console,
@@ -22,7 +24,6 @@ from navia.commands.terminal import (
     load_model,
     print_json,
     print_wide,
-    write,
 )
 from navia.errors import InputError
 
@@ -55,6 +56,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Order of the images.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("navia-demo.html"),
     crop_only: CropOnlyOption = False,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Show what a shift does to a model, what adaptation gives back, and what merging tokens costs. Needs no network.
@@ -64,8 +66,9 @@ def demo(
         navia demo --model timm:deit_tiny_patch16_224 --images imagenet/val --reduce tome:8 --severity 5 --batch 64
     """
     from navia.bench.demo import PLAIN, run_demo
+    from navia.report.files import save_text
 
-    vit = load_model(model, checkpoint, crop_only)
+    vit = load_model(model, checkpoint, crop_only, device)
     source, clean, classes = _pictures(images, vit)
     domains = _shifts(clean, corruption or SHIFTS, severity)
     shown = min(count, len(clean))
@@ -75,7 +78,7 @@ def demo(
     progress = Progress(TextColumn("adapting"), BarColumn(), TimeRemainingColumn(), console=errors)
     task = progress.add_task("", total=steps)
     if not as_json:
-        console.print(_opening(vit, len(domains), shown, severity), highlight=False)
+        console.print(_opening(vit, len(domains), shown, severity))
     live = Live(console=errors, transient=True, refresh_per_second=4) if errors.is_terminal and not as_json else None
     if live:
         live.start()
@@ -89,7 +92,7 @@ def demo(
             live.stop()
     seconds = time.perf_counter() - started
     page = _page(vit, rows, domains, classes, shown, batch, seed, _next_steps(model, images))
-    write(out, lambda path: _save(path, page))
+    save_text(out, page)
     if as_json:
         print_json([_as_dict(row, domains) for row in rows])
         return
@@ -119,21 +122,24 @@ def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "
     return corrupted(clean, corruptions, severity)
 
 
-def _opening(vit: "ViT", shifts: int, images: int, severity: int) -> str:
+def _opening(vit: "ViT", shifts: int, images: int, severity: int) -> Text:
+    """The model's name may be that of a folder: no markup."""
     tokens = vit.grid[0] * vit.grid[1] + vit.prefix
     story = f"It knows clean pictures and meets {shifts} shifts of severity {severity}, {images} images each."
-    return f"{vit.name}: {vit.depth} blocks, {tokens} tokens. {story}"
+    return Text(f"{vit.name}: {vit.depth} blocks, {tokens} tokens. {story}")
 
 
 def _table(rows: "Sequence[Row]", domains: "Sequence[Domain]") -> Table:
+    from navia.report.words import readable
+
     table = Table("method", "reduce")
-    for column in (*(domain.name.replace("_", " ") for domain in domains), "mean", "MMACs/image", "ms/image"):
-        table.add_column(column, justify="right")
+    for column in (*(readable(domain.name) for domain in domains), "mean", "MMACs/image", "ms/image"):
+        table.add_column(Text(column), justify="right")
     for row in rows:
         cells = [f"{100 * row.top1(d.name):.1f} %" if d.name in row.right else "..." for d in domains]
         whole = len(row.right) == len(domains)
         mean, pace = (f"{100 * row.mean:.1f} %", f"{row.ms_per_image:.1f}") if whole else ("", "")
-        table.add_row(row.method, row.reduce, *cells, mean, f"{1000 * row.gmacs:.0f}", pace)
+        table.add_row(row.method, Text(row.reduce), *cells, mean, f"{1000 * row.gmacs:.0f}", pace)
     return table
 
 
@@ -196,7 +202,3 @@ def _as_dict(row: "Row", domains: "Sequence[Domain]") -> dict[str, Any]:
         "ms_per_image": row.ms_per_image,
         "guard": row.guard,
     }
-
-
-def _save(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -28,7 +28,7 @@ def stats(
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="The reducer that adaptation will use.", autocompletion=completion.reducers)
     ] = "none",
-    limit: Annotated[int | None, typer.Option(help="Use at most so many images.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use at most so many images.", min=1)] = None,
     fisher: Annotated[bool, typer.Option("--fisher", help="Also measure what EATA needs.")] = False,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",

@@ -8,6 +8,7 @@ from navia.report.numbers import finite, shown
 from navia.report.page import Cell, Column, PictureRow, Section, facts, page, pictures, steps, table
 from navia.report.scatter import Point, scatter
 from navia.report.svg import Interval, beside, interval_of
+from navia.report.words import COST_NOTE, capital, cost_unit
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,7 @@ def _verdict(story: DemoStory, base: DemoRow, domain: str) -> str:
     worse = [row.name for row in others if _apart(base, row, domain)]
     unsettled = [row.name for row in others if row.name not in (*better, *worse)]
     kinds = (("better than no adaptation", better), ("worse", worse), ("not settled by these images", unsettled))
-    return f"{_capital(domain)}: " + "; ".join(f"{kind}: {_listed(names)}" for kind, names in kinds if names) + "."
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return f"{capital(domain)}: " + "; ".join(f"{kind}: {_listed(names)}" for kind, names in kinds if names) + "."
 
 
 def _apart(upper: DemoRow, lower: DemoRow, domain: str) -> bool:
@@ -185,9 +182,7 @@ def _times(factor: float, value: float | None) -> float | None:
 
 
 def _cost_unit(story: DemoStory) -> tuple[str, float]:
-    """Small models cost thousandths of a GMAC, which nobody wants to read."""
-    largest = max((cost for row in story.rows if (cost := finite(row.gmacs)) is not None), default=0.0)
-    return ("GMACs/image", 1.0) if largest >= 1 else ("MMACs/image", 1000.0)
+    return cost_unit(max((cost for row in story.rows if (cost := finite(row.gmacs)) is not None), default=0.0))
 
 
 def _against_cost(story: DemoStory) -> str:
@@ -210,11 +205,7 @@ def _point(row: DemoRow, domains: Sequence[str], unit: str, factor: float) -> Po
 
 def _cost_note(story: DemoStory) -> str:
     unknown = " The means have no interval of their own here; see the table."
-    return (
-        "Cost counts the multiply-accumulates of the forward passes, attention included, and is the same on every computer. "
-        "Backward passes are not in it, but in the milliseconds, which hold for the computer of this run only."
-        f"{'' if any(row.mean_interval for row in story.rows) else unknown}"
-    )
+    return COST_NOTE + ("" if any(row.mean_interval for row in story.rows) else unknown)
 
 
 def _along_the_stream(story: DemoStory) -> str:
@@ -225,7 +216,7 @@ def _stream(story: DemoStory, domain: str) -> str:
     series = [Series(row.name, running(row.per_batch.get(domain, ()), story.images, story.batch)) for row in story.rows]
     longest = max((len(s.values) for s in series), default=0)
     seen = [float(min(story.batch * (i + 1), story.images)) for i in range(longest)]
-    return lines(series, "images seen", "accuracy so far, %", _capital(domain), seen)
+    return lines(series, "images seen", "accuracy so far, %", capital(domain), seen)
 
 
 def running(per_batch: Sequence[float], images: int, batch: int) -> list[float]:

@@ -10,6 +10,7 @@ from navia.images.domain import Domain
 from navia.images.streams import make_stream
 from navia.report.demo_page import DemoRow, DemoStory, answers
 from navia.report.page import PictureRow
+from navia.report.words import readable
 from navia.vit.vit import ViT
 
 SHOWN = 5
@@ -21,7 +22,7 @@ def demo_story(
 ) -> DemoStory:  # fmt: skip
     """names: of the classes that the model answers with."""
     severity, shots = domains[0].severity, _last_shots(domains[0], seed, images)
-    shifts = ", ".join(_readable(domain.name) for domain in domains)
+    shifts = ", ".join(readable(domain.name) for domain in domains)
     return DemoStory(
         model=vit.name,
         title="navia: what shift costs, and what adaptation gives back",
@@ -39,19 +40,15 @@ def demo_story(
     )
 
 
-def _readable(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def _row(row: Row, domains: Sequence[Domain], batch: int) -> DemoRow:
     return DemoRow(
         method=row.method,
         reduce=row.reduce,
-        top1={_readable(d.name): row.top1(d.name) for d in domains},
-        interval={_readable(d.name): row.interval(d.name) for d in domains},
+        top1={readable(d.name): row.top1(d.name) for d in domains},
+        interval={readable(d.name): row.interval(d.name) for d in domains},
         gmacs=row.gmacs,
         ms_per_image=row.ms_per_image,
-        per_batch={_readable(d.name): _shares(row.right[d.name], batch) for d in domains},
+        per_batch={readable(d.name): _shares(row.right[d.name], batch) for d in domains},
         mean_interval=row.mean_interval,
     )
 
@@ -73,7 +70,7 @@ def _examples(
     plain, adapted = (row.answers[domain.name][-len(shots) :].tolist() for row in (rows[0], rows[-1]))
     told = zip((domain.label(position) for position in shots), plain, adapted, strict=True)
     captions = [answers(*(_name(label, names) for label in labels)) for labels in told]
-    return PictureRow(_readable(domain.name), [domain.picture(position, vit.preprocessing) for position in shots], captions)
+    return PictureRow(readable(domain.name), [domain.picture(position, vit.preprocessing) for position in shots], captions)
 
 
 def _last_shots(domain: Domain, seed: int, images: int) -> list[int]:
@@ -89,12 +86,12 @@ def _name(label: int, names: Sequence[str] | None) -> str:
 def _protocol(vit: ViT, domains: Sequence[Domain], images: int, batch: int, seed: int) -> dict[str, str]:
     return {
         "Preprocessing": vit.preprocessing.describe(),
-        "Shifts": ", ".join(f"{_readable(d.name)} {d.severity}" for d in domains) + " (definitions of ImageNet-C)",
+        "Shifts": ", ".join(f"{readable(d.name)} {d.severity}" for d in domains) + " (definitions of ImageNet-C)",
         "Stream": f"{images} images per shift in an order drawn with seed {seed}, batches of {batch}",
         "Reset": "every method starts from the source model before each shift",
         "Answers": "given before the model adapts to the batch; one pass",
         "Source": "64 clean images without labels, not in the stream",
-        "Intervals": "95 %, Wilson score over images; of the mean: normal, over all images",
+        "Intervals": "95 %, Wilson score over images; of the mean over shifts: normal, over the images' own means",
         "Cost": "multiply-accumulates of the forward passes, attention included",
         "Version": f"navia {__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads",
     }

@@ -15,6 +15,7 @@ from navia.images.open import open_domains
 from navia.images.preprocessing import Preprocessing
 from navia.report.page import PictureRow
 from navia.report.results import Results, Table
+from navia.report.words import readable
 
 Examples = tuple[Sequence[PictureRow], str]
 
@@ -70,7 +71,7 @@ def _picture_row(domain: Domain, preprocessing: Preprocessing, names: Sequence[s
     images = [_thumbnail(domain.picture(i, preprocessing)) for i in positions]
     labels = [domain.label(i) for i in positions]
     captions = [names[label] if names and 0 <= label < len(names) else "" for label in labels]
-    return PictureRow(f"{before}{domain.name.replace('_', ' ')}", images, captions)
+    return PictureRow(f"{before}{readable(domain.name)}", images, captions)
 
 
 def _some(collection: Collection) -> list[int]:

@@ -2,15 +2,16 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia.errors import NaviaError
-from navia.measure.tsne import NEIGHBOURS
 from navia.report.labels import Box, Spot, place
-from navia.report.numbers import finite
 from navia.report.results import (
+    GMACS,
+    MS,
+    RATES,
     Block,
     Column,
     Line,
@@ -19,26 +20,26 @@ from navia.report.results import (
     Results,
     Sweep,
     Table,
+    Traces,
     Value,
     convergence,
     legible,
     rate_sweeps,
     reduction_sweeps,
-    relative,
+    relative_curves,
     running,
     tsne_pictures,
 )
 from navia.report.svg import LETTER
+from navia.report.words import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Traces = Mapping[str, Mapping[str, Any]]
 # told apart with every kind of colour vision, as on the page; shapes have another period, so that both together repeat late
 COLOURS = ("#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00")
 SHAPES = ("o", "s", "^", "D", "v", "P")
-RATES = ("eta_delta", "eta_delta_l")
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -53,7 +54,6 @@ STYLE = {
 _OURS = re.compile(r"table\d+-(accuracy-(cost|latency)|domains|running|convergence|rates-|tradeoff-|tsne).*\.(png|svg)")
 _NAME_SIZE = 7  # points
 _LAYERS = 4  # in which the points of a t-SNE are drawn over each other
-GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
 
 def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
@@ -67,8 +67,8 @@ def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         for table in results.tables:
             for name, figure in figures(table, traces):
-                plain = folder / f"table{table.number}-{name}"
-                paths += [plain.with_suffix(".png"), plain.with_suffix(".svg")]
+                stem = f"table{table.number}-{name}"
+                paths += [folder / f"{stem}.png", folder / f"{stem}.svg"]  # a domain's name may have dots
                 figure.savefig(paths[-2], dpi=160)
                 figure.savefig(paths[-1], metadata={"Date": None})
     for path in folder.iterdir():  # figures of an earlier report, of what is no longer there
@@ -195,7 +195,7 @@ def _per_domain(lines: Sequence[Line], domains: Sequence[str]) -> "Figure | None
         axes.bar(at, heights, 0.92 * wide, label=line.name, edgecolor="white", linewidth=0.3, **style)
         axes.errorbar(at, heights, yerr=spread, linestyle="none", ecolor="#1d1e20", elinewidth=0.6)
     turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(domains) > 5 else {}
-    axes.set_xticks(range(len(domains)), [domain.replace("_", " ") for domain in domains], **turned)
+    axes.set_xticks(range(len(domains)), [readable(domain) for domain in domains], **turned)
     axes.grid(visible=False, axis="x")
     axes.margins(x=0.01)
     axes.set(ylabel="top-1 %")
@@ -221,7 +221,7 @@ def _along_the_stream(lines: Sequence[Line], domains: Sequence[str], traces: Tra
             panel.plot(
                 list(curve), list(curve.values()), label=line.name, linewidth=1.2, markevery=[-1], **_sign(i), markersize=4
             )
-        panel.set_title(domain.replace("_", " "), fontsize=9, loc="left")
+        panel.set_title(readable(domain), fontsize=9, loc="left")
     for panel in panels[len(drawn) :]:
         panel.set_visible(False)
     panels[0].set(ylabel="accuracy so far, %")
@@ -231,12 +231,12 @@ def _along_the_stream(lines: Sequence[Line], domains: Sequence[str], traces: Tra
 
 
 def _sweep_figure(
-    sweeps: Sequence[Sweep], column: Column, x_label: str, place: Callable[[float, Line], float | None]
+    sweeps: Sequence[Sweep], column: Column, x_label: str, x_of: Callable[[float, Line], float | None]
 ) -> "Figure":
-    """One curve per sweep. place: where a line stands, of its number and itself."""
+    """One curve per sweep. x_of: where a line stands, of its number and itself."""
     figure, (axes,) = _canvas()
     for i, sweep in enumerate(sweeps):
-        points = [(place(x, line), line.value(column)) for x, line in sweep.lines]
+        points = [(x_of(x, line), line.value(column)) for x, line in sweep.lines]
         known = sorted((x, v.mean, v.low, v.high) for x, v in points if x is not None and v.mean is not None)
         xs, ys = [p[0] for p in known], [p[1] for p in known]
         axes.plot(xs, ys, label=sweep.name, markersize=4, linewidth=1.3, **_sign(i))
@@ -257,7 +257,7 @@ def _rates(sweep: Sweep, rate: str, domains: Sequence[str]) -> "Figure | None":
     figure, (axes,) = _canvas()
     rates = [x for x, _ in sweep.lines]
     for i, (domain, values) in enumerate(curves.items()):
-        axes.plot(rates, values, label=domain.replace("_", " "), markersize=4, linewidth=1.3, **_sign(i))
+        axes.plot(rates, values, label=readable(domain), markersize=4, linewidth=1.3, **_sign(i))
     if min(rates) > 0:
         axes.set_xscale("log")
     axes.set(xlabel=rate, ylabel="relative accuracy, (A − Amin) / (Amax − Amin)", title=sweep.name)
@@ -285,19 +285,8 @@ def _tsne(picture: Picture) -> "Figure":
 
 
 def _cloud(axes: "Axes", panel: Panel, classes: Sequence[str]) -> None:
-    axes.set_title(panel_title(panel), fontsize=8, loc="left")
+    axes.set_title(panel.title, fontsize=8, loc="left")
     for part in range(_LAYERS):  # class after class would hide the first ones below the last
         for i, name in enumerate(classes):
             own = [(x, y) for x, y, what in panel.points[part::_LAYERS] if what == name]
             axes.scatter([x for x, _ in own], [y for _, y in own], s=13, edgecolors="white", linewidths=0.25, **_sign(i))
-
-
-def panel_title(panel: Panel) -> str:
-    known = finite(panel.neighbours)
-    return f"block {panel.block}" + ("" if known is None else f": {NEIGHBOURS}-NN accuracy {100 * known:.0f} %")
-
-
-def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:
-    """By domain; those without two different accuracies have no relative one."""
-    found = {d: relative([line.value(Column("domain", d)).mean for _, line in sweep.lines]) for d in domains}
-    return {domain: values for domain, values in found.items() if not all(map(math.isnan, values))}

@@ -7,14 +7,14 @@ from typing import Any
 from navia.report import page
 from navia.report.bars import bars
 from navia.report.examples import Examples, class_names
-from navia.report.figures import Traces
-from navia.report.index_views import spaced, table_sections, unbroken
+from navia.report.index_views import table_sections, unbroken
 from navia.report.numbers import DASH, finite, shown
-from navia.report.page import Section, facts, pictures
-from navia.report.results import Collapse, Line, Results, Row, Table, collapses, effective_classes, short_path
+from navia.report.page import Section, facts, pictures, spaced
+from navia.report.results import Collapse, Line, Results, Row, Table, Traces, collapses, effective_classes, short_path
 from navia.report.speed import Speed, speed_section
 from navia.report.svg import beside
 from navia.report.tables import missing_text, summary
+from navia.report.words import readable
 
 SHOWN_COLLAPSES = 8
 TOP_CLASSES = 8
@@ -82,7 +82,7 @@ def _collapse_cells(table: Table, collapse: Collapse, traces: Traces, several: b
     ours, theirs = (effective_classes(traces.get(r["key"], {}).get("predicted", ())) if r else None for r in (row, plain))
     return [
         page.Cell(collapse.line.name, small=f"table {table.number}" if several else None),
-        page.Cell(collapse.domain.replace("_", " ")),
+        page.Cell(readable(collapse.domain)),
         page.Cell(str(row["seed"])),
         _share(row["top1"]),
         _share(None if plain is None else plain["top1"]),
@@ -108,7 +108,7 @@ def _histogram(table: Table, collapse: Collapse, traces: Traces) -> str:
     plain = traces.get(collapse.plain["key"], {}).get("predicted", ()) if collapse.plain else ()
     if sum(plain) and collapse.line.name != "no adaptation":
         series["no adaptation"] = [100 * plain[i] / sum(plain) for i in top]
-    title = f"{collapse.line.name} on {collapse.domain.replace('_', ' ')}, seed {collapse.row['seed']}"
+    title = f"{collapse.line.name} on {readable(collapse.domain)}, seed {collapse.row['seed']}"
     return bars(groups, series, "share of answers, %", title)
 
 
@@ -134,7 +134,7 @@ def _line_protocol(before: str, line: Line) -> str:
 
 def _row_title(domain: str, row: Row) -> str:
     top1 = finite(row["top1"])
-    return f"{domain.replace('_', ' ')}, seed {row['seed']}: {DASH if top1 is None else f'{100 * top1:.1f} %'}"
+    return f"{readable(domain)}, seed {row['seed']}: {DASH if top1 is None else f'{100 * top1:.1f} %'}"
 
 
 def _row_facts(row: Row) -> dict[str, str]:
@@ -146,7 +146,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{before}{key}.")
         else:
-            yield f"{before}{key}".replace("_", " "), value
+            yield readable(f"{before}{key}"), value
 
 
 def _fact(value: object) -> str:

@@ -1,24 +1,26 @@
 """Views of one table on the page of results: its numbers, the paper's, cost and time, settings, the stream."""
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
 import numpy as np
 
 from navia.measure.tsne import NEIGHBOURS
 from navia.report import page
 from navia.report.clouds import Cloud, clouds
-from navia.report.figures import RATES, Traces, panel_title, relative_curves
 from navia.report.lines import Series, lines
 from navia.report.numbers import DASH, shown
 from navia.report.page import Section
 from navia.report.results import (
+    GMACS,
+    MS,
+    RATES,
     Block,
     Column,
     Line,
     Picture,
     Sweep,
     Table,
+    Traces,
     Value,
     convergence,
     how_to_read,
@@ -26,18 +28,15 @@ from navia.report.results import (
     legible,
     rate_sweeps,
     reduction_sweeps,
+    relative_curves,
     running,
     tsne_pictures,
 )
 from navia.report.scatter import Point, scatter
 from navia.report.svg import beside
 from navia.report.tables import has_paper, paper, paper_note, setting_text
+from navia.report.words import COST_NOTE, capital, cost_unit, readable
 
-MOST_DOMAINS = 6  # beside each other, with averages and costs
-_COST_NOTE = (
-    "Cost counts the multiply-accumulates of the forward passes, attention included, and is the same on every computer. "
-    "Backward passes are not in it, but in the milliseconds, which hold for the computer of this run only."
-)
 _STREAM_NOTE = (
     "Each point is the share of right answers up to there, the mean over seeds where there are several. Of more lines than "
     "a plot can hold, only the most accurate of each method is drawn."
@@ -49,7 +48,6 @@ _TSNE_NOTE = (
     f"{NEIGHBOURS}-NN accuracy is measured before the projection and may be compared: the share of pictures whose class "
     f"most of their {NEIGHBOURS} nearest others have."
 )
-_GMACS, _MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
 
 def table_sections(table: Table, traces: Traces, several: bool) -> list[Section]:
@@ -57,34 +55,26 @@ def table_sections(table: Table, traces: Traces, several: bool) -> list[Section]
     views = list(_views(table, traces))
     if not several:
         return views
-    body = "\n".join(spaced(f"{_heading(v.title)}{v.body_html}{page.paragraphs(v.note, 'note')}") for v in views)
+    body = "\n".join(page.spaced(f"{page.heading(v.title)}{v.body_html}{page.paragraphs(v.note, 'note')}") for v in views)
     return [Section(f"Table {table.number}: {table.title}", body)]
 
 
 def _views(table: Table, traces: Traces) -> Iterator[Section]:
     tables = [_table(table, block, columns, caption) for block in table.blocks for columns, caption in _cuts(table, block)]
-    body = page.paragraphs(setting_text(table)) + "\n".join(map(spaced, tables))
+    body = page.paragraphs(setting_text(table)) + "\n".join(map(page.spaced, tables))
     yield Section("Accuracy, cost and time", body, unbroken(" ".join(how_to_read(table))))
     if has_paper(table):
         yield Section("Beside the paper", _beside_the_paper(table), paper_note(table))
     plain = [block for block in table.blocks if block.lines[0].setting.adapt_for is None]
     plots = "".join(_against_cost(table, block) + _against_time(table, block) for block in plain)
     if plots:
-        yield Section("Accuracy against cost", plots, _COST_NOTE)
+        yield Section("Accuracy against cost", plots, COST_NOTE)
     if swept := [*_sweeps(table)]:
         yield Section("What settings change", "".join(swept))
     if curves := [figure for block in plain for figure in _along_the_stream(table, block, traces)]:
         yield Section("Accuracy as the stream goes on", beside(curves), _STREAM_NOTE)
     if found := tsne_pictures(table, traces):
         yield Section("What the blocks tell apart", "\n".join(_clouds(picture, table) for picture in found), _TSNE_NOTE)
-
-
-def _heading(title: str) -> str:
-    return f'<h3 style="font-size: 1.02rem; margin-top: 2.6rem">{escape(title)}</h3>'
-
-
-def spaced(html: str) -> str:
-    return f'<div style="margin-bottom: 2.2rem">{html}</div>'
 
 
 def unbroken(text: str) -> str:
@@ -96,12 +86,11 @@ def unbroken(text: str) -> str:
 
 def _cuts(table: Table, block: Block) -> Iterator[tuple[Sequence[Column], str]]:
     """The columns of a table, or of two where one would be too wide to see the average: what sums up, then every domain."""
-    if len(table.domains) <= MOST_DOMAINS:
+    if not table.is_wide:
         yield table.columns, block.title
         return
-    summed = [column for column in table.columns if column.kind != "domain"]
-    yield summed, block.title
-    yield [column for column in table.columns if column.kind == "domain"], f"{block.title or 'The same'}, domain by domain"
+    yield table.summed, block.title
+    yield table.single, f"{block.title or 'The same'}, domain by domain"
 
 
 def _table(table: Table, block: Block, shown_columns: Sequence[Column], caption: str) -> str:
@@ -149,13 +138,12 @@ def _pair(table: Table, line: Line, column: Column) -> page.Cell:
 
 
 def _against_cost(table: Table, block: Block) -> str:
-    largest = max((cost for line in block.lines if (cost := line.value(_GMACS).mean) is not None), default=0.0)
-    unit, factor = ("GMACs/image", 1.0) if largest >= 1 else ("MMACs/image", 1000.0)
-    return _against(table, block, _GMACS, unit, factor)
+    known = (cost for line in block.lines if (cost := line.value(GMACS).mean) is not None)
+    return _against(table, block, GMACS, *cost_unit(max(known, default=0.0)))
 
 
 def _against_time(table: Table, block: Block) -> str:
-    return _against(table, block, _MS, "ms/image", 1.0)
+    return _against(table, block, MS, "ms/image", 1.0)
 
 
 def _against(table: Table, block: Block, price: Column, unit: str, factor: float) -> str:
@@ -181,8 +169,7 @@ def _point(table: Table, line: Line, price: Column, factor: float) -> Point:
 
 def _summed_up(table: Table) -> list[Column]:
     """The average first, then its parts: the domains, or their groups where these are too many to read."""
-    single = [c for c in table.columns if c.kind == "domain"]
-    parts = single if len(single) <= 6 else [c for c in table.columns if c.kind == "group"]
+    parts = [c for c in table.summed if c.kind == "group"] if table.is_wide else table.single
     return list(dict.fromkeys([table.average, *parts]))
 
 
@@ -202,20 +189,20 @@ def _along_the_stream(table: Table, block: Block, traces: Traces) -> list[str]:
         places = sorted({at for curve in curves.values() for at in curve})
         if len(places) > 1:
             series = [Series(name, [curve.get(at, float("nan")) for at in places]) for name, curve in curves.items()]
-            title = domain.replace("_", " ").capitalize() + clock
+            title = capital(readable(domain)) + clock
             figures.append(lines(series, "images seen", "accuracy so far, %", title, places))
     return figures
 
 
 def _clouds(picture: Picture, table: Table) -> str:
-    where = f"{picture.domain.replace('_', ' ').capitalize()}: " if len(table.domains) > 1 else ""
+    where = f"{capital(readable(picture.domain))}: " if len(table.domains) > 1 else ""
     seed = f", seed {picture.seed}" if len(table.seeds) > 1 else ""
     said = f"{where}{picture.count:,} pictures of {len(picture.classes)} classes{seed}."
     rows = {
-        name: [Cloud(panel_title(own[block]), own[block].points) for block in picture.blocks if block in own]
+        name: [Cloud(own[block].title, own[block].points) for block in picture.blocks if block in own]
         for name, own in picture.panels.items()
     }
-    return spaced(page.paragraphs(said) + clouds(rows, picture.classes))
+    return page.spaced(page.paragraphs(said) + clouds(rows, picture.classes))
 
 
 def _sweeps(table: Table) -> Iterator[str]:
@@ -244,7 +231,7 @@ def _rate_curves(sweep: Sweep, rate: str, domains: Sequence[str]) -> str:
     """Over the logarithm, because rates are tried by factors."""
     positive = Sweep(sweep.name, tuple((x, line) for x, line in sweep.lines if x > 0))
     curves = relative_curves(positive, domains)
-    series = [Series(domain.replace("_", " "), values) for domain, values in curves.items()]
+    series = [Series(readable(domain), values) for domain, values in curves.items()]
     places = [float(np.log10(x)) for x, _ in positive.lines]
     tried = ", ".join(f"{x:g}" for x, _ in positive.lines)
     title = f"Sensitivity of {sweep.name} to {rate} ({tried}): 1 is the best of each domain, 0 the worst"

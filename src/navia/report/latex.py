@@ -6,7 +6,6 @@ from navia.report.results import Block, Column, Results, Table, best, how_to_rea
 from navia.report.tables import setting_text
 
 PACKAGES = ("booktabs", "graphicx")
-_MOST_DOMAINS = 6  # that fit beside averages and costs
 # wider than the text: scaled down to it; \width is graphicx' name for the natural width
 _FIT = "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%"
 _ESCAPED = {
@@ -26,15 +25,13 @@ def latex(results: Results) -> str:
 def latex_table(table: Table) -> str:
     """One table, or of many domains two: what sums up with its intervals, then every domain with its number alone."""
     caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
-    if len(table.domains) <= _MOST_DOMAINS:
+    if not table.is_wide:
         return _environment(table, table.columns, caption, f"navia-{table.number}")
-    summed = [column for column in table.columns if column.kind != "domain"]
-    single = [column for column in table.columns if column.kind == "domain"]
     more = f"{table.title}, domain by domain. Top-1 accuracy in percent; intervals have no room here, but in results.csv."
     return "\n".join(
         [
-            _environment(table, summed, caption, f"navia-{table.number}"),
-            _environment(table, single, more, f"navia-{table.number}-domains", turned=True),
+            _environment(table, table.summed, caption, f"navia-{table.number}"),
+            _environment(table, table.single, more, f"navia-{table.number}-domains", turned=True),
         ]
     )
 

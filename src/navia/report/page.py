@@ -103,6 +103,16 @@ def paragraphs(text: str, kind: str = "") -> str:
     return "\n".join(f"{tag}{escape(part)}</p>" for part in parts)
 
 
+def heading(title: str) -> str:
+    """Of a part of a section."""
+    return f'<h3 class="part">{escape(title)}</h3>'
+
+
+def spaced(html: str) -> str:
+    """With room below it."""
+    return f'<div class="spaced">{html}</div>'
+
+
 # ---- table
 
 

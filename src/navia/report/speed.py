@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from navia.errors import InputError, NaviaError
 from navia.report import page
 from navia.report.figures import COLOURS, STYLE
-from navia.report.index_views import spaced
 from navia.report.numbers import DASH, finite
-from navia.report.page import Section, facts, paragraphs
+from navia.report.page import Section, facts, paragraphs, spaced
 from navia.report.side_bars import SideBar, side_bars
+from navia.report.words import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,8 +72,8 @@ def read_speed(path: Path) -> Speed:
 
 def _whole(speed: dict[str, Any]) -> bool:
     try:
-        stream_text(speed["stream"]) if "stream" in speed else ""
-        return all(map(foa_texts, speed.get("foa", ()))) and all(map(_whole_row, speed["rows"]))
+        stream_can_be_told = "stream" not in speed or stream_text(speed["stream"]) != ""
+        return stream_can_be_told and all(map(foa_texts, speed.get("foa", ()))) and all(map(_whole_row, speed["rows"]))
     except (KeyError, TypeError, ValueError):
         return False
 
@@ -97,7 +97,7 @@ def by_setting(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def setting_text(row: Row) -> str:
-    options = "".join(f", {name.replace('_', ' ')} {value}" for name, value in (row.get("options") or {}).items())
+    options = "".join(f", {readable(name)} {value}" for name, value in (row.get("options") or {}).items())
     return f"{row['model']}{options}, batch {row['batch']}"
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from navia.bench.reference import Published, label_of, published, published_model
@@ -19,6 +20,7 @@ from navia.report.results import (
     short_path,
     texts,
 )
+from navia.report.words import readable
 
 CSV_FIELDS = (
     "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
@@ -200,7 +202,7 @@ def _domains_and_seeds(cells: Mapping[str, Sequence[int]]) -> str:
     """'fog and snow (seeds 1, 2), contrast (seed 2)'."""
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for domain, seeds in cells.items():
-        by_seeds.setdefault(tuple(seeds), []).append(domain.replace("_", " "))
+        by_seeds.setdefault(tuple(seeds), []).append(readable(domain))
     return ", ".join(
         f"{_few(domains)} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})" for seeds, domains in by_seeds.items()
     )
@@ -265,4 +267,4 @@ def _csv_rows(table: Table, line: Line) -> Iterator[dict[str, object]]:
     for quantity in ("gmacs_paper", "trainable", "realtime_ratio"):
         known = [number for row in line.rows.values() if (number := finite(row.get(quantity))) is not None]
         if known:
-            yield {**common, "quantity": quantity, "kind": "cost", "value": sorted(known)[len(known) // 2]}
+            yield {**common, "quantity": quantity, "kind": "cost", "value": statistics.median(known)}

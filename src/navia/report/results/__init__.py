@@ -11,12 +11,15 @@ from navia.report.results.lines import Line
 from navia.report.results.protocol import short_path
 from navia.report.results.reading import best, how_to_read, interval_text, texts
 from navia.report.results.stream import legible, running
-from navia.report.results.sweeps import Sweep, convergence, rate_sweeps, reduction_sweeps, relative
+from navia.report.results.sweeps import RATES, Sweep, convergence, rate_sweeps, reduction_sweeps, relative_curves
 from navia.report.results.tables import Block, Results, Table
 from navia.report.results.tsne import Panel, Picture, tsne_pictures
-from navia.report.results.values import Column, Row, Value, t95
+from navia.report.results.values import GMACS, MS, Column, Row, Traces, Value, t95
 
 __all__ = [
+    "GMACS",
+    "MS",
+    "RATES",
     "Block",
     "Collapse",
     "Column",
@@ -27,6 +30,7 @@ __all__ = [
     "Row",
     "Sweep",
     "Table",
+    "Traces",
     "Value",
     "best",
     "collapses",
@@ -37,7 +41,7 @@ __all__ = [
     "legible",
     "rate_sweeps",
     "reduction_sweeps",
-    "relative",
+    "relative_curves",
     "running",
     "short_path",
     "t95",

@@ -8,6 +8,7 @@ from navia.report.results.lines import Line, Setting, setting_of
 from navia.report.results.protocol import Kind, check, domain_of, protocol_of, value_text, why_apart
 from navia.report.results.tables import Block, Results, Table
 from navia.report.results.values import Row
+from navia.report.words import readable
 
 
 def tabulate(rows: Sequence[Row], where: str = "the rows") -> Results:
@@ -31,7 +32,7 @@ def _table(number: int, kind: Kind) -> Table:
         setting, place = setting_of(row), (domain_of(row)[0], row["seed"])
         earlier = by_setting.setdefault(setting, {}).get(place)
         if earlier is not None and earlier["top1"] != row["top1"]:
-            repeated.append(f"{setting.name} on {_readable(place[0])}, seed {place[1]}")
+            repeated.append(f"{setting.name} on {readable(place[0])}, seed {place[1]}")
         if earlier is None or row.get("tsne") or not earlier.get("tsne"):  # the same run, but only one has a picture
             by_setting[setting][place] = row
     lines = [Line(setting.name, setting, rows) for setting, rows in by_setting.items()]
@@ -81,7 +82,3 @@ def _ordered(domains: Iterable[str]) -> list[str]:
     """Corruptions as in the paper, then the others as they came."""
     order = {name: i for i, name in enumerate(names(extra=True))}
     return sorted(domains, key=lambda domain: order.get(domain, len(order)))
-
-
-def _readable(name: str) -> str:
-    return name.replace("_", " ")

@@ -1,14 +1,13 @@
 """Runs that went wrong: far below no adaptation, caught by the guard, or answering with few classes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from navia.report.numbers import finite
 from navia.report.results.lines import Line
 from navia.report.results.tables import Table
-from navia.report.results.values import Row, percent
+from navia.report.results.values import Row, Traces, percent
 
 COLLAPSE_POINTS = 5.0  # below no adaptation by more than this
 COLLAPSE_SHARE = 0.5  # of the classes that no adaptation answers with
@@ -24,7 +23,7 @@ class Collapse:
     plain: Row | None
 
 
-def collapses(table: Table, traces: Mapping[str, Mapping[str, Any]]) -> list[Collapse]:
+def collapses(table: Table, traces: Traces) -> list[Collapse]:
     """Rows far below no adaptation, caught by the guard, or answering with few classes; the worst first."""
     found = []
     for line in table.lines:
@@ -46,7 +45,7 @@ def _plain_row(table: Table, line: Line, domain: str, seed: int) -> Row | None:
     return others[0].rows.get((domain, seed), others[0].of(domain)[0]) if others else None
 
 
-def _collapsed(row: Row, plain: Row | None, traces: Mapping[str, Mapping[str, Any]]) -> bool:
+def _collapsed(row: Row, plain: Row | None, traces: Traces) -> bool:
     if plain is None or row["guard"]:
         return bool(row["guard"])
     if percent(plain["top1"]) - percent(row["top1"]) > COLLAPSE_POINTS:

@@ -7,6 +7,7 @@ from typing import Any
 
 from navia.report.results.lines import Line
 from navia.report.results.tables import Block, Table
+from navia.report.results.values import Traces
 
 MOST_CURVES = 16  # in one plot
 
@@ -21,7 +22,7 @@ def legible(table: Table, block: Block) -> list[Line]:
     return [max(own, key=lambda line: line.value(table.average).mean or 0.0) for own in by_method.values()]
 
 
-def running(line: Line, domain: str, traces: Mapping[str, Mapping[str, Any]], places: int = 48) -> dict[int, float]:
+def running(line: Line, domain: str, traces: Traces, places: int = 48) -> dict[int, float]:
     """Accuracy in percent up to so many images, at most at `places` of them; mean over the seeds that have a trace."""
     curves = [_running(traces[row["key"]]) for row in line.of(domain) if row["key"] in traces]
     if not curves:

@@ -9,7 +9,9 @@ from navia.adapt.method import METHODS
 from navia.report.numbers import finite
 from navia.report.results.lines import Line, Setting
 from navia.report.results.tables import Table
-from navia.report.results.values import Column
+from navia.report.results.values import GMACS, Column
+
+RATES = ("eta_delta", "eta_delta_l")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ def relative(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None or high == low else (value - low) / (high - low) for value in values]
 
 
+def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:
+    """By domain; those without two different accuracies have no relative one."""
+    found = {d: relative([line.value(Column("domain", d)).mean for _, line in sweep.lines]) for d in domains}
+    return {domain: values for domain, values in found.items() if not all(map(math.isnan, values))}
+
+
 def reduction_sweeps(table: Table) -> list[Sweep]:
     """Per method the lines over one family of reducers, by cost; without reduction is a point of each family."""
     plain = [line for block in table.blocks if not block.title for line in block.lines]
@@ -59,7 +67,7 @@ def reduction_sweeps(table: Table) -> list[Sweep]:
         families = dict.fromkeys(_family(line) for line in lines if line.setting.reduce != "none")
         for family in families:
             own = [line for line in lines if _family(line) in (family, "none")]
-            cost = [(line.value(Column("gmacs", "gmacs")).mean, line) for line in own]
+            cost = [(line.value(GMACS).mean, line) for line in own]
             points = sorted(((x, line) for x, line in cost if x is not None), key=lambda pair: pair[0])
             name = Setting(method, family if len(families) > 1 else "none", options, False, None, None).text
             sweeps.append(Sweep(name, tuple(points)))

@@ -8,8 +8,9 @@ from typing import Any
 from navia.images.corruptions import CORRUPTIONS, names
 from navia.report.results.lines import Line
 from navia.report.results.protocol import domain_of, short_path
-from navia.report.results.values import Column, Row
+from navia.report.results.values import GMACS, MS, Column, Row
 
+_MOST_DOMAINS = 6
 _GROUPS = ("noise", "blur", "weather", "digital")
 
 
@@ -66,6 +67,21 @@ class Table:
         return tuple(_columns(self.domains))
 
     @property
+    def single(self) -> tuple[Column, ...]:
+        """The columns of one domain each."""
+        return tuple(column for column in self.columns if column.kind == "domain")
+
+    @property
+    def summed(self) -> tuple[Column, ...]:
+        """All other columns: averages and costs."""
+        return tuple(column for column in self.columns if column.kind != "domain")
+
+    @property
+    def is_wide(self) -> bool:
+        """More domains than fit beside averages and costs."""
+        return len(self.domains) > _MOST_DOMAINS
+
+    @property
     def average(self) -> Column:
         """The column that sums a line up: the average, or the only domain."""
         return next((c for c in self.columns if c.kind == "average"), self.columns[0])
@@ -118,7 +134,7 @@ def _columns(domains: Sequence[str]) -> list[Column]:
         *held,
         *([Column("average", whole, averaged)] if len(domains) > 1 else []),
         Column("ece", "ece", averaged),
-        Column("gmacs", "gmacs"),
-        Column("ms", "ms"),
+        GMACS,
+        MS,
         Column("memory", "memory"),
     ]

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from navia.measure.tsne import NEIGHBOURS
+from navia.report.numbers import finite
 from navia.report.results.lines import Line
 from navia.report.results.tables import Table
-
-Traces = Mapping[str, Mapping[str, Any]]
+from navia.report.results.values import Traces
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,11 @@ class Panel:
     block: int
     points: Sequence[tuple[float, float, str]]
     neighbours: float | None
+
+    @property
+    def title(self) -> str:
+        known = finite(self.neighbours)
+        return f"block {self.block}" + ("" if known is None else f": {NEIGHBOURS}-NN accuracy {100 * known:.0f} %")
 
 
 @dataclass(frozen=True)

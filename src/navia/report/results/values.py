@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from navia.errors import InputError
 from navia.report.numbers import finite
+from navia.report.words import readable
 
 Row = Mapping[str, Any]
+Traces = Mapping[str, Mapping[str, Any]]  # by the key of a row
 
 # two-sided 95 % quantiles of Student's t for 1, 2, 3, ... degrees of freedom
 _T95 = (
@@ -49,7 +51,10 @@ class Column:
     @property
     def title(self) -> str:
         titles = {"ece": "ECE, %", "gmacs": "GMACs", "ms": "ms/image", "memory": "peak MiB"}
-        return titles.get(self.kind) or self.name.replace("_", " ")
+        return titles.get(self.kind) or readable(self.name)
+
+
+GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
 
 def t95(count: int) -> float:

@@ -1,0 +1,99 @@
+"""What a folder of `navia bench` holds, and the report's files that are made of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from navia.bench.store import Store
+from navia.errors import InputError, NaviaError
+from navia.files import written_whole
+from navia.report.examples import example_pictures
+from navia.report.figures import save_figures
+from navia.report.index_page import index_page
+from navia.report.latex import latex
+from navia.report.results import Results
+from navia.report.speed import FILE, Speed, read_speed, save_speed, speed_page
+from navia.report.tables import csv_text, page_markdown
+
+Trace = dict[str, Any]
+
+
+def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Trace], list[str]]:
+    """Rows, traces by key, and what to say of traces that are missing. Nothing is locked: a benchmark may go on writing."""
+    if not folder.is_dir():
+        raise InputError(f"no folder {str(folder)!r}: give the one that `navia bench --out` fills")
+    store = Store(folder)
+    try:
+        rows = store.rows()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {str(store.path)!r}: {error}") from error
+    if not rows:
+        raise InputError(f"no rows in {str(folder)!r}: `navia bench` writes them to rows.jsonl, one per finished cell")
+    traces: dict[str, Trace] = {}
+    lost = 0
+    for row in rows:
+        key = row.get("key") if isinstance(row, dict) else None  # what is no row at all is refused later, with its line
+        try:
+            traces[str(key)] = _whole_trace(store.trace(str(key)))
+        except (OSError, ValueError):
+            lost += 1
+    rows_without = f"{lost} of {len(rows)} rows have no readable trace: their curves and histograms are not drawn."
+    return rows, traces, [rows_without] if lost else []
+
+
+def _whole_trace(trace: Any) -> Trace:
+    lists: list[Any] = [trace.get(name) for name in ("right", "images", "predicted")] if isinstance(trace, dict) else []
+    if not lists or not all(isinstance(values, list) for values in lists) or len(lists[0]) != len(lists[1]):
+        raise ValueError("no trace")
+    return dict(trace)
+
+
+def speed_of(folder: Path) -> Speed | None:
+    """What `benchmarks/speed.py` left beside the rows, if it did."""
+    return read_speed(folder / FILE) if (folder / FILE).is_file() else None
+
+
+def write_report(
+    results: Results, traces: dict[str, Trace], out: Path, notes: list[str], speed: Speed | None = None
+) -> tuple[list[Path], list[str]]:
+    """Everything into `out`: the paths, and what could not be made."""
+    figures, problems = _drawn("figures", lambda: save_figures(results, traces, out), out)
+    if speed is not None:
+        drawn, lost = _drawn("figure of the speed", lambda: save_speed(speed, out), out)
+        figures, problems = [*figures, *drawn], [*problems, *lost]
+    texts = {
+        "results.md": page_markdown(results),
+        "results.tex": latex(results),
+        "results.csv": "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
+        "index.html": index_page(results, traces, example_pictures(results), [*notes, *problems], speed),
+    }
+    for name, text in texts.items():
+        save_text(out / name, text)
+    return [*(out / name for name in texts), *figures], problems
+
+
+def write_speed_report(speed: Speed, out: Path) -> tuple[list[Path], list[str]]:
+    """The page where there is nothing else to report, and its figure: the paths, and what could not be made."""
+    figures, problems = _drawn("figure of the speed", lambda: save_speed(speed, out), out)
+    save_text(out / "index.html", speed_page(speed))
+    return [out / "index.html", *figures], problems
+
+
+def _drawn(what: str, save: Callable[[], list[Path]], out: Path) -> tuple[list[Path], list[str]]:
+    """Paths of figures, or a sentence why there are none: without matplotlib the rest of a report is still one."""
+    try:
+        return save(), []
+    except NaviaError as missing:
+        return [], [f"No {what}: {missing}."]
+    except OSError as error:
+        raise InputError(f"cannot write figures to {str(out)!r}: {error}") from error
+
+
+def save_text(path: Path, text: str) -> None:
+    """A reader never sees half of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path, sync=False) as unfinished:  # it can be made again at any time
+            unfinished.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write {str(path)!r}: {error}") from error
