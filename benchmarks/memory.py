@@ -11,6 +11,7 @@ import time
 import torch
 
 import navia
+from navia.adapt.method import METHODS
 
 
 def main() -> None:
@@ -23,7 +24,8 @@ def main() -> None:
     options = parser.parse_args()
     vit = navia.load(f"timm:{options.model}", pretrained=False, lean=options.lean)
     images = torch.randn(options.batch, vit.in_chans, *vit.preprocessing.size)
-    source = navia.SourceStatistics.measure(vit, images[:2], options.reduce, fisher=options.method == "eata")
+    fisher = METHODS.get(options.method).needs_fisher
+    source = navia.SourceStatistics.measure(vit, images[:2], options.reduce, fisher=fisher)
     adapter = navia.adapt(vit, options.method, options.reduce, source)
     adapter(images[:8])  # what the first step alone needs, and kernels to choose
     start = time.perf_counter()

@@ -25,9 +25,14 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path, sync: bool) -> None:
 def test_what_fails_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path, trouble: type[BaseException]) -> None:
     path = tmp_path / "answers.json"
     path.write_text("before")
-    with pytest.raises(trouble), written_whole(path) as unfinished:
-        unfinished.write_text("half")
-        raise trouble
+
+    def fail() -> None:
+        with written_whole(path) as unfinished:
+            unfinished.write_text("half")
+            raise trouble
+
+    with pytest.raises(trouble):
+        fail()
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import navia
-from navia.images.folder import batches, scan
+from navia.images.domain import Domain
+from navia.images.folder import scan
 from navia.measure.quality import top_k
 
 
@@ -18,7 +19,7 @@ def sample(deit: navia.ViT, imagenet: Path) -> tuple[Tensor, Tensor]:
     assert folder.labels is not None
     assert folder.class_names is not None
     assert len(folder.class_names) == 1000
-    images = torch.cat([batch for batch, _ in batches(folder.paths[::5], deit.preprocessing.crop_only())])
+    images = Domain("clean", folder).tensors(range(0, len(folder), 5), deit.preprocessing.crop_only())
     return images, torch.tensor(folder.labels[::5])
 
 

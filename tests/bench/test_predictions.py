@@ -1,7 +1,12 @@
 """Answers on disk: the same bytes whether a run was disturbed or not, and nothing foreign overwritten."""
 
+import dataclasses
+import functools
+import resource
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +14,7 @@ import torch
 
 import navia
 from navia.bench.predictions import Predictions
-from navia.bench.run import run
+from navia.bench.run import answer, run
 from navia.errors import InputError
 from navia.images.domain import Domain, Pixels
 from navia.images.loader import Loader
@@ -136,11 +141,13 @@ def test_other_settings_and_foreign_files_are_refused(finished: Predictions, gol
     with pytest.raises(InputError, match="damaged"):
         Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
     finished.state_path.unlink()
+    with pytest.raises(InputError, match="no state to go on from"):
+        Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
+    assert finished.path.read_bytes() == before
     finished.path.write_text("my own table\n")
     with pytest.raises(InputError, match="no state to go on from"):
         Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
     assert finished.path.read_text() == "my own table\n"
-    assert before
     Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter, restart=True).file.close()
     assert finished.path.read_text().startswith("path,label,name")
 
@@ -159,13 +166,10 @@ def test_a_place_that_cannot_be_written_is_named(golden_vit: navia.ViT, tmp_path
 
 @pytest.fixture
 def small_disk() -> Iterator[None]:
-    """Files of this process cannot grow past 4 kB."""
-    import resource
-    import signal
-
+    """Files of this process cannot grow past 8 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, handler)
@@ -175,10 +179,103 @@ def test_a_full_disk_keeps_what_was_answered(
     golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path, small_disk: None
 ) -> None:
     adapter = navia.adapt(golden_vit, "none")
-    predictions = Predictions(tmp_path / "p.csv", {}, None, every=1e9).begin(adapter)
+    predictions = Predictions(tmp_path / "p.csv", {}, NAMES, every=1e9).begin(adapter)
     with pytest.raises(InputError, match=r"cannot write .*File too large.* kept"):  # noqa: PT012
         for answered in run(adapter, loader(golden_vit, stream_pixels)):
             predictions.add(answered)
             predictions.save()
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert len(lines) > 32
+
+
+def take_all(path: Path, adapter: navia.Adapter, stream: Loader) -> None:
+    with Predictions(path, {"method": "m"}, NAMES, every=1e9).begin(adapter) as predictions:
+        stream.start = predictions.progress.batches
+        for batch in stream:
+            predictions.take(functools.partial(answer, adapter, batch))
+        predictions.finish()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_within_a_step_cuts_nothing_in_two(
+    times: int, golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path
+) -> None:
+    """Once: the batch is finished first. Twice: at once, and the half-made batch leaves no trace in the state."""
+
+    def fresh() -> navia.Adapter:
+        return navia.adapt(golden_vit, "tent", "tome:2", lr=0.05)
+
+    whole, disturbed = tmp_path / "whole.csv", tmp_path / "disturbed.csv"
+    take_all(whole, fresh(), loader(golden_vit, stream_pixels))
+    adapter, steps = fresh(), []
+
+    def interrupt(*_: Any) -> None:
+        """The parameters have moved, and the rows of the batch are not yet written."""
+        steps.append(1)
+        if len(steps) == 2:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    assert adapter.method.optimizer is not None
+    adapter.method.optimizer.register_step_post_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        take_all(disturbed, adapter, loader(golden_vit, stream_pixels))
+    assert len(steps) == 2
+    kept = torch.load(disturbed.with_name("disturbed.csv.state"), weights_only=True)
+    assert kept["progress"]["batches"] == (2 if times == 1 else 0)
+    take_all(disturbed, fresh(), loader(golden_vit, stream_pixels))
+    assert disturbed.read_bytes() == whole.read_bytes()
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+def test_rows_that_could_not_be_written_leave_no_state_behind_that_is_ahead_of_them(
+    golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path
+) -> None:
+    whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
+    take_all(whole, navia.adapt(golden_vit, "tent"), loader(golden_vit, stream_pixels))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    adapter = navia.adapt(golden_vit, "tent")
+
+    def until_the_disk_is_full(predictions: Predictions) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            for batch in loader(golden_vit, stream_pixels):
+                predictions.take(functools.partial(answer, adapter, batch))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    predictions = Predictions(cut, {"method": "m"}, NAMES, every=1e9).begin(adapter)
+    with pytest.raises(InputError, match="File too large"), predictions:
+        until_the_disk_is_full(predictions)
+    take_all(cut, navia.adapt(golden_vit, "tent"), loader(golden_vit, stream_pixels))
+    assert cut.read_bytes() == whole.read_bytes()
+
+
+def test_two_runs_into_one_file_are_refused(golden_vit: navia.ViT, tmp_path: Path) -> None:
+    adapter = navia.adapt(golden_vit, "none")
+    with Predictions(tmp_path / "p.csv", {}, None).begin(adapter):
+        before = (tmp_path / "p.csv").read_bytes()
+        with pytest.raises(InputError, match=r"another run writes to .*p\.csv"):
+            Predictions(tmp_path / "p.csv", {}, None).begin(adapter, restart=True)
+        assert (tmp_path / "p.csv").read_bytes() == before
+
+
+def test_a_finished_run_that_gets_more_pictures_saves_them_when_it_is_stopped(
+    finished: Predictions, golden_vit: navia.ViT, stream_pixels: Pixels
+) -> None:
+    adapter = navia.adapt(golden_vit, "tent", "tome:2")
+    again = Predictions(finished.path, {"method": "m"}, NAMES, every=1e9).begin(adapter)
+    done = again.progress.batches
+    more = next(iter(loader(golden_vit, stream_pixels)))
+
+    def stopped_after_one_more() -> None:
+        with again:
+            again.add(answer(adapter, dataclasses.replace(more, number=done, reset=False)))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped_after_one_more()
+    kept = torch.load(finished.state_path, weights_only=True)["progress"]
+    assert (kept["batches"], kept["finished"]) == (done + 1, False)

@@ -265,7 +265,7 @@ def test_two_runs_into_one_tree_are_refused_before_either_loses_a_file(source: P
     writing = out / "shot_noise/1/n00/.image 00.JPEG.77.navia-part"
     with claim(out, json.loads((out / "navia-corrupt.json").read_text())):
         writing.write_bytes(b"half")
-        with pytest.raises(InputError, match="another run writes to .*out'"):
+        with pytest.raises(InputError, match=r"another run writes to .*out'"):
             copy(source, out)
         assert writing.exists()
     copy(source, out)

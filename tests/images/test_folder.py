@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from navia.errors import InputError
-from navia.images.folder import batches, open_image, scan
+from navia.images.domain import Domain
+from navia.images.folder import open_image, scan
 from navia.images.preprocessing import Preprocessing
 
 PLAIN = Preprocessing((4, 6), (0.0,) * 3, (1.0,) * 3)
@@ -83,18 +83,12 @@ def test_files_that_are_no_pictures_are_refused_by_name(tmp_path: Path) -> None:
             open_image(tmp_path / name)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_keep_the_order_whatever_the_workers(tmp_path: Path, workers: int) -> None:
-    paths = [put(tmp_path / f"{i}.png", level=i) for i in range(7)]
-    read = list(batches(paths, PLAIN, batch=3, workers=workers))
-    assert [len(images) for images, _ in read] == [3, 3, 1]
-    images, positions = (torch.cat(parts) for parts in zip(*read, strict=True))
-    assert images.shape == (7, 3, 4, 6)
-    assert positions.tolist() == list(range(7))
-    assert torch.equal((images * 255).round().amax(dim=(1, 2, 3)), torch.arange(7.0))
-
-
-def test_a_bad_picture_in_a_batch_is_named(tmp_path: Path) -> None:
-    small = put(tmp_path / "small.png", size=(3, 3))
-    with pytest.raises(InputError, match=r"small\.png: image of 3x3 px is smaller than the crop of 6x4 px"):
-        list(batches([put(tmp_path / "fine.png"), small], PLAIN))
+def test_a_picture_that_cannot_be_used_is_named_once(tmp_path: Path) -> None:
+    put(tmp_path / "fine.png")
+    put(tmp_path / "small.png", size=(3, 3))
+    (tmp_path / "text.png").write_text("no picture")
+    pictures = Domain("clean", scan(tmp_path))
+    with pytest.raises(InputError, match=r"^small\.png: image of 3x3 px is smaller than the crop of 6x4 px"):
+        pictures.tensors([0, 1], PLAIN)
+    with pytest.raises(InputError, match=r"^cannot read image '[^']*text\.png': it is of no known kind$"):
+        pictures.tensors([2], PLAIN)

@@ -302,13 +302,6 @@ def test_labels_go_through_the_classes(tmp_path: Path) -> None:
     put(fill(tmp_path, [R[5], R[9]]) / R[9] / "b.png")
     folder = scan(tmp_path)
     assert labelled(folder, Classes((5, 9))).labels == (5, 9, 9)
-    with pytest.raises(InputError, match="2 class folders, but classes for 1"):
-        labelled(folder, Classes((5,)))
-
-
-def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    put(tmp_path / "a.png")
-    assert labelled(scan(tmp_path), Classes(())).labels is None
 
 
 def test_real_folder(imagenet: Path) -> None:

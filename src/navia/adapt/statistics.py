@@ -15,7 +15,8 @@ from navia.adapt import tensorfile
 from navia.adapt.moments import StreamMoments
 from navia.adapt.parameters import fingerprint, norm_parameters, private_copy
 from navia.errors import InputError, NaviaError
-from navia.images.folder import batches, scan, stream_order
+from navia.images.domain import Domain
+from navia.images.folder import scan, stream_order
 from navia.reduce import Reducer, ReducerLike, parse
 from navia.vit.forward import run
 from navia.vit.vit import ViT
@@ -102,15 +103,18 @@ class SourceStatistics:
             raise SourceError(f"source statistics are of {own.model} with other weights than {vit.name}'s")
 
     def to(self, device: torch.device) -> "SourceStatistics":
+        """The same on another device."""
         moved = {name: value.to(device) for name, value in self.fisher.items()}
         return SourceStatistics(self.mean.to(device), self.std.to(device), self.provenance, moved)
 
     def save(self, path: str | Path) -> None:
+        """Write them with their provenance (safetensors)."""
         tensors = {"mean": self.mean, "std": self.std, **{f"fisher.{k}": v for k, v in self.fisher.items()}}
         tensorfile.write(path, _KIND, tensors, {"provenance": json.dumps(asdict(self.provenance))})
 
     @classmethod
     def load(cls, path: str | Path) -> "SourceStatistics":
+        """Read what `save` wrote; SourceError for anything else."""
         tensors, metadata = tensorfile.read(path, _KIND, SourceError)
         raw = json.loads(metadata["provenance"])
         raw |= {key: tuple(raw[key]) for key in ("size", "mean", "std")}
@@ -124,8 +128,9 @@ def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> It
         raise InputError("batch and limit must be at least 1")
     if isinstance(images, str | Path):
         folder = scan(images)
-        paths = [folder.paths[i] for i in stream_order(folder)[:limit]]  # the first ones alone may be of one class
-        source: Iterable[Any] = batches(paths, vit.preprocessing, batch)
+        pictures, order = Domain("source", folder), stream_order(folder)[:limit]  # the first ones alone may be of one class
+        parts = (order[i : i + batch] for i in range(0, len(order), batch))
+        source: Iterable[Any] = (pictures.tensors(part, vit.preprocessing) for part in parts)
     elif isinstance(images, Tensor):
         source = images.split(batch) if images.dim() == 4 else [images]
     else:

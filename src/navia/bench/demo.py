@@ -44,10 +44,15 @@ class Row:
         return float(np.mean([self.top1(domain) for domain in self.right]))
 
     @property
+    def by_image(self) -> Tensor:
+        """[N]: in how many of the domains each image was answered right, as a share. All domains show the same images in
+        the same order, so that one image under three shifts is one observation and not three."""
+        return torch.stack([right.double() for right in self.right.values()]).mean(dim=0)
+
+    @property
     def mean_interval(self) -> tuple[float, float]:
-        """95 % of the mean over domains, which all have the same number of images."""
-        variances = [self.top1(d) * (1 - self.top1(d)) / len(right) for d, right in self.right.items()]
-        half = 1.96 * sum(variances) ** 0.5 / len(variances)
+        """95 % of the mean over domains, over the images."""
+        half = _half_width(self.by_image)
         return self.mean - half, self.mean + half
 
     @property
@@ -66,9 +71,14 @@ class Difference:
 
 def paired(row: Row, other: Row) -> Difference:
     """Both answered the same images, so that only the images on which they differ count."""
-    gaps = torch.cat([row.right[d].double() - other.right[d].double() for d in row.right])
-    half = 1.96 * gaps.std().item() / len(gaps) ** 0.5
-    return Difference(100 * gaps.mean().item(), 100 * (gaps.mean().item() - half), 100 * (gaps.mean().item() + half))
+    gaps = row.by_image - other.by_image
+    mean, half = gaps.mean().item(), _half_width(gaps)
+    return Difference(100 * mean, 100 * (mean - half), 100 * (mean + half))
+
+
+def _half_width(values: Tensor) -> float:
+    """Of the normal 95 % interval of their mean."""
+    return float(1.96 * values.std().item() / len(values) ** 0.5)
 
 
 def run_demo(

@@ -2,15 +2,18 @@
 
 Rows are appended batch by batch. Every so often the adapter's state is saved beside them (`FILE.state`) together with
 the number of bytes that belong to it; after a kill the file is cut back to these bytes and the stream goes on from
-there, so that the finished file is that of an undisturbed run, to the byte.
+there, so that the finished file is that of an undisturbed run, to the byte. A state is saved between two batches only:
+within one, the adapter is neither what answered the rows so far nor what will answer the next.
 """
 
+import contextlib
 import csv
+import hashlib
 import io
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -18,12 +21,19 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
+from navia import __version__
 from navia.adapt.adapter import Adapter
 from navia.adapt.losses import entropy
+from navia.adapt.parameters import fingerprint
+from navia.adapt.statistics import SourceStatistics
+from navia.bench.interrupts import interrupts_held_back
 from navia.bench.run import Answered
 from navia.errors import InputError
+from navia.files import exclusive, written_whole
 from navia.images.loader import Batch
+from navia.images.streams import Stream
 from navia.measure.quality import calibration_error, wilson
+from navia.vit.vit import ViT
 
 COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")
 
@@ -73,8 +83,28 @@ def state_of(path: Path) -> Path:
     return path.with_name(path.name + ".state")
 
 
+def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream | None) -> dict[str, Any]:
+    """What must be the same for a stopped run to go on: weights, preprocessing, statistics, pictures and their order."""
+    pictures = hashlib.sha256()
+    domains, stretches = (stream.domains, stream.stretches) if stream is not None else ((), ())
+    for stretch in stretches:
+        pictures.update(stretch.name.encode())
+        for domain, position in stretch.shots:
+            pictures.update(domains[domain].collection.name(position).encode())
+    source = hashlib.sha256(statistics.mean.cpu().numpy().tobytes()).hexdigest()[:16] if statistics else None
+    return {
+        "model": vit.name,
+        "weights": fingerprint(vit)[:16],
+        "preprocessing": vit.preprocessing.as_dict(),
+        "source statistics": source,
+        "source images": statistics.provenance.count if statistics else None,
+        "pictures": pictures.hexdigest()[:16] if stream is not None else None,
+        "version": __version__,
+    }
+
+
 class Predictions:
-    """`begin`, `add` every answered batch, `finish`; used as a context manager it saves its state on the way out."""
+    """`begin`, `take` or `add` every batch, `finish`; used as a context manager it saves its state on the way out."""
 
     def __init__(self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0) -> None:
         self.path = path
@@ -82,33 +112,49 @@ class Predictions:
         self.class_names = class_names
         self.every = every
         self.progress = Progress(json.loads(json.dumps(settings)))
+        self.within_batch = False  # the adapter has begun a batch whose rows are not all written
         self._saved = time.monotonic()
         self.file: BinaryIO
 
     def begin(self, adapter: Adapter, restart: bool = False) -> Self:
-        """Start anew, or go on where an earlier run with the same settings was stopped."""
+        """Start anew, or go on where an earlier run with the same settings was stopped. The file is this process's until it
+        is closed: two that append to it would mix their rows."""
         self.adapter = adapter
-        known = None if restart else self._read_state()
+        known = None if restart or not self.path.exists() else self._read_state()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if known is None:
-                self._refuse_foreign(restart)
-                self.file = self.path.open("wb")
-                self._write(_csv_line(COLUMNS))
-            else:
-                self._continue(known)
+            self.file = exclusive(self.path, f"another run writes to {str(self.path)!r}: wait for it or take another --out")
+            with contextlib.ExitStack() as undo:
+                undo.enter_context(self.file)
+                if known is None:
+                    self._start_anew(restart)
+                else:
+                    self._continue(known)
+                undo.pop_all()
         except OSError as error:
             raise InputError(f"cannot write {str(self.path)!r}: {error}") from error
         return self
 
+    def take(self, answer: Callable[[], Answered], put_off: Callable[[], None] = lambda: None) -> Answered:
+        """Answer a batch and append its rows, both or none. A Ctrl-C calls `put_off` and waits for the end of it; a second
+        one does not, and then no state is saved: the run goes on from the last one."""
+        with interrupts_held_back(put_off):
+            self.within_batch = True
+            answered = answer()
+            self.add(answered)
+        return answered
+
     def add(self, answered: Answered) -> None:
         """Append the rows of a batch."""
+        self.within_batch = True  # until its rows are written the adapter is ahead of them
         batch, step = answered.batch, answered.step
         self._write("".join(_csv_line(row) for row in _rows(batch, answered.logits, self.class_names)))
+        self.progress.finished = False  # a watched folder that had been answered has got more pictures
         self.progress.batches = batch.number + 1
         self.progress.seconds += step.seconds_answer + step.seconds_update
         if step.guard:
             self.progress.guard.append(f"batch {batch.number}: {step.guard}")
+        self.within_batch = False
         if time.monotonic() - self._saved > self.every:
             self.save()
 
@@ -122,15 +168,10 @@ class Predictions:
         """Rows first, then the state that belongs to them, each for good before the next."""
         self._sync()
         self.progress.size = self.file.tell()
-        temporary = self.state_path.with_name(self.state_path.name + ".tmp")
         try:
-            with temporary.open("wb") as file:
+            with written_whole(self.state_path) as unfinished, unfinished.open("wb") as file:
                 torch.save({"progress": asdict(self.progress), "adapter": self.adapter.state_dict()}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.state_path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
+        except (OSError, RuntimeError) as error:  # RuntimeError: torch's word for a full disk
             raise InputError(f"cannot write {str(self.state_path)!r}: {error}; rows so far are kept") from error
         self._saved = time.monotonic()
 
@@ -152,12 +193,15 @@ class Predictions:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if not self.progress.finished:
-            self.save()
-        self.file.close()
+        try:
+            if not self.progress.finished and not self.within_batch:
+                self.save()
+        finally:
+            with contextlib.suppress(OSError):  # rows that do not fit on the disk belong to no saved state
+                self.file.close()
 
     def _read_state(self) -> dict[str, Any] | None:
-        if not (self.state_path.exists() and self.path.exists()):
+        if not self.state_path.exists():
             return None
         try:
             state = torch.load(self.state_path, weights_only=True)
@@ -171,25 +215,27 @@ class Predictions:
             raise InputError(f"{str(self.path)!r} was made with {was}: take another --out, or --restart")
         return {"progress": progress, "adapter": state["adapter"]}
 
-    def _refuse_foreign(self, restart: bool) -> None:
-        if self.path.exists() and not restart and not self._is_head_only():
+    def _start_anew(self, restart: bool) -> None:
+        """With a first state at once, so that rows without any are somebody else's, or of a finished run."""
+        head = _csv_line(COLUMNS)
+        if not restart and self.path.read_bytes() not in (b"", head.encode()):
             raise InputError(f"{str(self.path)!r} exists and has no state to go on from: take another --out, or --restart")
         self.state_path.unlink(missing_ok=True)
-
-    def _is_head_only(self) -> bool:
-        """A run that was killed before its first saved state leaves rows behind that are made again anyway."""
-        with self.path.open() as file:
-            return file.readline() in ("", _csv_line(COLUMNS))
+        self._cut(0)
+        self._write(head)
+        self.save()
 
     def _continue(self, known: dict[str, Any]) -> None:
         self.progress = known["progress"]
         self.progress.unreadable = [(name, why) for name, why in self.progress.unreadable]
         if self.path.stat().st_size < self.progress.size:
             raise InputError(f"{str(self.path)!r} is shorter than when its state was saved; start anew with --restart")
-        self.file = self.path.open("r+b")
-        self.file.truncate(self.progress.size)
-        self.file.seek(self.progress.size)
+        self._cut(self.progress.size)
         self.adapter.load_state_dict(known["adapter"])
+
+    def _cut(self, size: int) -> None:
+        self.file.truncate(size)
+        self.file.seek(size)
 
     def _write(self, text: str) -> None:
         try:

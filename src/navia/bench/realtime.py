@@ -5,7 +5,6 @@ The clock is simulated from measured costs: one ratio decides which batches are 
 """
 
 import copy
-import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor
 
 from navia.adapt.adapter import Adapter, adapt
-from navia.bench.run import Answered, answer_only
+from navia.bench.run import Answered, answer, answer_only
 from navia.images.loader import Batch
 from navia.vit.vit import ViT
 
@@ -36,21 +35,12 @@ def step_ratio(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> f
 
 def on_the_clock(adapter: Adapter, batches: Iterable[Batch], ratio: float) -> Iterator[Answered]:
     """As `run`, but a batch that comes before the last update is over is answered only."""
-    device = adapter.source_vit.cls_token.device
     free = 0.0
     for arrival, batch in enumerate(batches):
         if batch.reset:
-            adapter.reset()
             free = float(arrival)
         if free <= arrival + 1e-9:
-            logits = adapter(batch.images.to(device))
             free = max(free, arrival) + ratio
-            assert adapter.last is not None
-            yield Answered(batch, logits.detach().cpu(), adapter.last)
+            yield answer(adapter, batch)
         else:
             yield answer_only(adapter, batch, "missed: still busy")
-
-
-def missed_share(ratio: float) -> float:
-    """Share of the batches that are answered without being adapted to."""
-    return 1 - 1 / math.ceil(ratio - 1e-9)

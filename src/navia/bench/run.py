@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from navia.adapt.adapter import Adapter, Step
+from navia.adapt.losses import entropy
 from navia.errors import SpecError
 from navia.images.loader import Batch, Loader
 
@@ -21,14 +22,18 @@ class Answered:
 
 
 def run(adapter: Adapter, batches: Iterable[Batch]) -> Iterator[Answered]:
-    """Answer and adapt batch by batch; back to the source where the stream says so."""
-    device = adapter.source_vit.cls_token.device
+    """Answer and adapt batch by batch."""
     for batch in batches:
-        if batch.reset:
-            adapter.reset()
-        logits = adapter(batch.images.to(device))
-        assert adapter.last is not None
-        yield Answered(batch, logits.detach().cpu(), adapter.last)
+        yield answer(adapter, batch)
+
+
+def answer(adapter: Adapter, batch: Batch) -> Answered:
+    """Answer a batch and adapt to it; from the source where the stream says so."""
+    if batch.reset:
+        adapter.reset()
+    logits = adapter(batch.images.to(adapter.source_vit.cls_token.device))
+    assert adapter.last is not None
+    return Answered(batch, logits.detach().cpu(), adapter.last)
 
 
 def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[Answered]:
@@ -52,12 +57,12 @@ def held_out_from(loader: Loader) -> int:
 def answer_only(adapter: Adapter, batch: Batch, note: str) -> Answered:
     """Answer a batch without adapting to it; the step says why."""
     start = time.perf_counter()
-    logits = adapter.predict(batch.images.to(adapter.source_vit.cls_token.device))
+    logits = adapter.predict(batch.images.to(adapter.source_vit.cls_token.device)).detach()
     took = time.perf_counter() - start
-    assert adapter.last is not None
-    step = replace(
-        adapter.last,
+    step = Step(
+        number=adapter.steps,
         images=len(batch.images),
+        entropy=entropy(logits.float()).mean().item(),
         loss=None,
         discrepancy=None,
         kept=0,
@@ -66,4 +71,4 @@ def answer_only(adapter: Adapter, batch: Batch, note: str) -> Answered:
         seconds_answer=took,
         seconds_update=0.0,
     )
-    return Answered(batch, logits.detach().cpu(), step)
+    return Answered(batch, logits.cpu(), step)

@@ -1,7 +1,6 @@
 """One stream over the processes of `torchrun`: each answers its share of every batch, all take the update of the whole."""
 
 import os
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -36,18 +35,16 @@ def agree(adapter: Adapter, start: int) -> int:
     return int(start)
 
 
-def run_together(adapter: Adapter, batches: Iterable[Batch]) -> Iterator[Answered]:
-    """As `run`, on every process with all answers. A batch of fewer images than processes is answered only."""
+def answer_together(adapter: Adapter, batch: Batch) -> Answered:
+    """As `answer`, on every process with all answers. A batch of fewer images than processes is answered only."""
     rank, size = dist.get_rank(), dist.get_world_size()
+    if batch.reset:
+        adapter.reset()
+    if len(batch.images) < size:
+        return answer_only(adapter, batch, "fewer images than processes")
     device = adapter.source_vit.cls_token.device
-    for batch in batches:
-        if batch.reset:
-            adapter.reset()
-        if len(batch.images) < size:
-            yield answer_only(adapter, batch, "fewer images than processes")
-            continue
-        share = adapter(batch.images.tensor_split(size)[rank].to(device)).detach().cpu()
-        shares: list[Any] = [None] * size
-        dist.all_gather_object(shares, share)
-        assert adapter.last is not None
-        yield Answered(batch, torch.cat(shares), adapter.last)
+    share = adapter(batch.images.tensor_split(size)[rank].to(device)).detach().cpu()
+    shares: list[Any] = [None] * size
+    dist.all_gather_object(shares, share)
+    assert adapter.last is not None
+    return Answered(batch, torch.cat(shares), adapter.last)

@@ -1,7 +1,6 @@
 """`navia explain`: what reduction and adaptation do inside the model, layer by layer."""
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from navia.commands.terminal import (
     ModelOption,
     console,
     load_model,
-    parse_options,
+    method_options,
     print_json,
     print_wide,
 )
@@ -32,7 +31,7 @@ def explain(
         str, typer.Option("--reduce", "-r", help="Token reducer.", autocompletion=completion.reducers)
     ] = "tome:8",
     source: Annotated[
-        Path | None, typer.Option(help="Clean images (folder), of which 64 are taken; by default 64 of the images.")
+        str | None, typer.Option(help="Clean images (folder or embedded), of which 64 are taken; by default of the images.")
     ] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     corruption: Annotated[
@@ -55,11 +54,11 @@ def explain(
     from navia.adapt.statistics import SourceStatistics
     from navia.measure.explain import explain as look
 
-    fisher = METHODS.get(method).needs_fisher
+    options, fisher = method_options(method, option), METHODS.get(method).needs_fisher
     vit = load_model(model, checkpoint, crop_only, device)
     clean, target, labels, classes = _images(vit, images, source, corruption, severity, count)
     measured = {spec: SourceStatistics.measure(vit, clean, spec, fisher=fisher) for spec in {"none", reduce}}
-    adapter = adapt(vit, method, reduce, measured[reduce], classes=classes, **parse_options(option))
+    adapter = adapt(vit, method, reduce, measured[reduce], classes=classes, **options)
     half = len(target) // 2
     stream, others = target[:half].split(batch), target[half:]
     told = None if labels is None else labels[half:]
@@ -71,19 +70,19 @@ def explain(
 
 
 def _images(
-    vit: Any, images: str, source: Path | None, corruption: str | None, severity: int, count: int
+    vit: Any, images: str, source: str | None, corruption: str | None, severity: int, count: int
 ) -> tuple[Any, Any, Any, Any]:
     """Clean source images, target images (to adapt to and to look at), their labels if known, and the class mask."""
     import numpy as np
     import torch
 
-    from navia.images.open import leave_out_source, open_domains
+    from navia.images.open import leave_out_source, open_domains, open_source
     from navia.vit.labels import class_names
 
     names = class_names(vit)
     opened = open_domains(images, vit.num_classes, names, corruptions=[corruption] if corruption else (), severity=severity)
     if source is not None:
-        clean = open_domains(source, vit.num_classes, names).domains[0]
+        clean = open_source(source)
     elif corruption is None and images != "embedded":
         raise InputError("these images are the target: give clean ones with --source, or a --corruption to shift them with")
     else:

@@ -1,9 +1,7 @@
 """`navia run`: adapt on a folder of images and write down every answer."""
 
-import collections
 import dataclasses
-import hashlib
-import json
+import functools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from navia import __version__
 from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
@@ -25,19 +23,19 @@ from navia.commands.terminal import (
     ModelOption,
     PrecisionOption,
     ReduceOption,
+    SourceOption,
     console,
     errors,
     load_model,
-    parse_options,
+    method_options,
     print_json,
     source_statistics,
     write,
 )
-from navia.errors import InputError, SpecError
+from navia.errors import SpecError
 
 if TYPE_CHECKING:
     from navia.adapt.adapter import Adapter
-    from navia.adapt.statistics import SourceStatistics
     from navia.bench.predictions import Predictions, Score
     from navia.callbacks import Callbacks
     from navia.images.loader import Batch, Loader
@@ -53,7 +51,7 @@ def run(
     checkpoint: CheckpointOption = None,
     method: MethodOption = "navia",
     reduce: ReduceOption = "none",
-    source: Annotated[Path | None, typer.Option(help="Clean images (folder), or statistics from `navia stats`.")] = None,
+    source: SourceOption = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     out: Annotated[Path, typer.Option(help="Where the answers go (CSV).")] = Path("predictions.csv"),
     save: Annotated[Path | None, typer.Option(help="Also save what was adapted (.safetensors).")] = None,
@@ -69,7 +67,9 @@ def run(
     severity: Annotated[int, typer.Option(help="Of the corruption.", min=1, max=5)] = 5,
     label_shift: Annotated[float | None, typer.Option(help="Classes in bursts: Dirichlet concentration, e.g. 0.1.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many images of each part.", min=1)] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that decode images.", min=0)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that decode images; by default half of the cores, 4 at most.", min=0)
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Watch the folder and answer pictures as they arrive.")] = False,
     wait: Annotated[float, typer.Option(help="With --follow: seconds a picture may wait for its batch.")] = 2.0,
     idle: Annotated[float | None, typer.Option(help="With --follow: stop after so many quiet seconds.")] = None,
@@ -100,58 +100,43 @@ def run(
     Under torchrun (torchrun --nproc-per-node 4 --no-python navia run ...) each process takes its share of every batch.
     """
     from navia.adapt.adapter import adapt
-    from navia.bench.predictions import Predictions, settings_of
-    from navia.bench.together import agree, join, leave, run_together
+    from navia.adapt.method import METHODS
+    from navia.bench.predictions import Predictions, fingerprint_of, settings_of
+    from navia.bench.together import join, leave
     from navia.callbacks import Callbacks, named
     from navia.vit.labels import class_names
 
     rank = join()
+    if follow:
+        _check_follow(rank, corruption=corruption, severity=severity != 5, stream=stream != "reset", order=order != "auto",
+                      label_shift=label_shift, limit=limit)  # fmt: skip
     callbacks = Callbacks(named(text) for text in (log or ()) if not rank)
-    if rank is not None and follow:
-        raise SpecError("--follow runs in one process: start it without torchrun")
+    options = method_options(method, option)
     vit = load_model(model, checkpoint, crop_only, device, lean, precision)
     names = class_names(vit)
     opened = None if follow else _open(images, vit, names, corruption, severity)
-    asked, before = reduce, {} if restart else settings_of(out)
-    if before.get("reduce asked", before.get("reduce")) == asked:  # this run goes on, with what it began with
-        reduce = before["reduce"]
-    elif rank is None and not keep_reduction:
-        reduce = _reduction_that_pays(vit, reduce, batch, source)
-    statistics = source_statistics(vit, source, reduce)
-    options = parse_options(option)
-    adapter = adapt(
-        vit, method, reduce, statistics, classes=opened.classes if opened else None, distributed=rank is not None, **options
-    )
-    shown = [names[i] for i in opened.classes] if names and opened and opened.classes else names
+    used = _reducer(vit, reduce, batch, source, {} if restart else settings_of(out), keep_reduction or rank is not None)
+    statistics = source_statistics(vit, source, used, fisher=METHODS.get(method).needs_fisher)
+    classes = opened.classes if opened else None
+    adapter = adapt(vit, method, used, statistics, classes=classes, distributed=rank is not None, **options)
+    shown = [names[i] for i in classes] if names and classes else names
     loader = (
         None if opened is None else _loader(opened, vit, stream, order, label_shift, limit, batch, workers, skip_unreadable)
     )
-    what: dict[str, Any] = {"method": method, "options": options, "reduce": reduce, "batch": batch, "images": images}
-    what |= {"stream": stream, "order": order, "limit": limit, "label shift": label_shift, "follow": follow}
-    what |= {} if reduce == asked else {"reduce asked": asked}
-    what |= {} if precision == "float32" else {"precision": precision}
-    what |= {"corruption": corruption, "severity": severity if corruption else None}
-    settings = {**what, **_fingerprint(vit, statistics, loader)}
+    settings = _settings(
+        reduce, used, precision, method=method, options=options, batch=batch, images=images, stream=stream, order=order,
+        limit=limit, label_shift=label_shift, follow=follow, corruption=corruption,
+        severity=severity if corruption else None,
+    ) | fingerprint_of(vit, statistics, None if loader is None else loader.stream)  # fmt: skip
     if rank and loader is not None:  # the first process writes; the others take part
-        loader.start = agree(adapter, 0)
-        collections.deque(run_together(adapter, loader), maxlen=0)
-        leave()
+        _take_part(adapter, loader)
         return
     with Predictions(out, settings, shown, every).begin(adapter, restart) as predictions:
         if loader is None:
-            batches: Iterable[Batch] = _arriving(Path(images), vit, predictions, batch, wait, idle)
+            batches: Iterable[Batch] = _arriving(images, vit, predictions, batch, wait, idle)
         else:
-            loader.start = predictions.progress.batches if rank is None else agree(adapter, predictions.progress.batches)
-            batches = loader
-        callbacks.start(adapter)
-        try:
-            _answer(adapter, predictions, batches, loader, callbacks)
-        except KeyboardInterrupt:
-            done = predictions.progress.batches
-            errors.print(f"navia: interrupted after {done} batches, kept in {out}; the same command goes on", markup=False)
-            raise
-        finally:
-            callbacks.finish()
+            batches = _remaining(adapter, predictions, loader)
+        _write_answers(adapter, predictions, batches, loader, callbacks)
         scores = predictions.finish()
         leave()
     if save:
@@ -163,17 +148,36 @@ def run(
     _print_summary(vit, predictions, scores, out, save)
 
 
-def _reduction_that_pays(vit: "ViT", reduce: str, batch: int, source: Path | None) -> str:
-    """`reduce`, unless a small batch is answered sooner without it; said on the terminal."""
+def _check_follow(rank: int | None, **given: Any) -> None:
+    """given: options that --follow has no use for, and whether they were given."""
+    if rank is not None:
+        raise SpecError("--follow runs in one process: start it without torchrun")
+    useless = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if useless:
+        raise SpecError(f"--follow answers every picture as it is and when it comes: leave out {', '.join(useless)}")
+
+
+def _reducer(vit: "ViT", asked: str, batch: int, source: str | None, before: dict[str, Any], insist: bool) -> str:
+    """`asked`, unless a small batch is answered sooner without it (said on the terminal). before: settings of the run that
+    goes on, which keeps what it began with."""
     from navia.measure.pays import reducer_that_pays
 
-    if source is not None and source.is_file():  # its statistics were measured with the reducer
-        return reduce
-    chosen, measured = reducer_that_pays(vit, reduce, batch)
+    if before.get("reduce asked", before.get("reduce")) == asked:
+        return str(before["reduce"])
+    if insist or (source is not None and Path(source).is_file()):  # its statistics were measured with the reducer
+        return asked
+    chosen, measured = reducer_that_pays(vit, asked, batch)
     if measured is not None and not measured:
         errors.print(f"navia: {measured}, so it is left out; --keep-reduction insists", markup=False)
         return str(chosen)
-    return reduce
+    return asked
+
+
+def _settings(asked: str, used: str, precision: str, **given: Any) -> dict[str, Any]:
+    """What the user said, as it is compared when a run goes on."""
+    said = {name.replace("_", " "): value for name, value in given.items()} | {"reduce": used}
+    said |= {} if used == asked else {"reduce asked": asked}
+    return said | ({} if precision == "float32" else {"precision": precision})
 
 
 def _open(images: str, vit: "ViT", names: Any, corruption: list[str] | None, severity: int) -> "Opened":
@@ -198,48 +202,54 @@ def _loader(
     return Loader(made, vit.preprocessing, batch, workers, skip_unreadable=skip_unreadable)
 
 
-def _fingerprint(vit: "ViT", statistics: "SourceStatistics | None", loader: "Loader | None") -> dict[str, Any]:
-    """What must be the same for a stopped run to go on: weights, preprocessing, statistics, pictures and their order."""
-    from navia.adapt.parameters import fingerprint
+def _take_part(adapter: "Adapter", loader: "Loader") -> None:
+    from navia.bench.together import agree, answer_together, leave
 
-    pictures = hashlib.sha256()
-    for stretch in loader.stream.stretches if loader else ():
-        pictures.update(stretch.name.encode())
-        for domain, position in stretch.shots:
-            pictures.update(loader.stream.domains[domain].collection.name(position).encode())  # type: ignore[union-attr]
-    source = hashlib.sha256(statistics.mean.cpu().numpy().tobytes()).hexdigest()[:16] if statistics else None
-    return {
-        "model": vit.name,
-        "weights": fingerprint(vit)[:16],
-        "preprocessing": json.loads(json.dumps(vit.preprocessing.as_dict())),
-        "source statistics": source,
-        "source images": statistics.provenance.count if statistics else None,
-        "pictures": pictures.hexdigest()[:16] if loader else None,
-        "version": __version__,
-    }
+    loader.start = agree(adapter, 0)
+    for batch in loader:
+        answer_together(adapter, batch)
+    leave()
 
 
 def _arriving(
-    root: Path, vit: "ViT", predictions: "Predictions", batch: int, wait: float, idle: float | None
+    images: str, vit: "ViT", predictions: "Predictions", batch: int, wait: float, idle: float | None
 ) -> "Iterator[Batch]":
-    """Batches of pictures as they come; broken ones are listed and left out, for nobody is there to mend them."""
-    from navia.images.domain import Domain
-    from navia.images.folder import Folder
-    from navia.images.loader import Loader
-    from navia.images.streams import make_stream
-    from navia.images.watch import arrivals
+    from navia.images.watch import arriving
 
-    if not root.is_dir():
-        raise InputError(f"no folder {str(root)!r}")
-    known = [*predictions.names(), *(name for name, _ in predictions.progress.unreadable)]
-    number = predictions.progress.batches
-    for paths in arrivals(root, known, batch, wait=wait, idle=idle):
-        stream = make_stream([Domain("arrived", Folder(root, tuple(paths), None))], "continual", seed=None)
-        loader = Loader(stream, vit.preprocessing, batch, skip_unreadable=True)
-        for loaded in loader:
-            yield dataclasses.replace(loaded, number=number, reset=False)
-            number += 1
-        predictions.progress.unreadable += loader.unreadable
+    progress = predictions.progress
+    seen = [*predictions.names(), *(name for name, _ in progress.unreadable)]
+    return arriving(
+        Path(images), vit.preprocessing, batch, seen=seen, first=progress.batches, unreadable=progress.unreadable,
+        wait=wait, idle=idle,
+    )  # fmt: skip
+
+
+def _remaining(adapter: "Adapter", predictions: "Predictions", loader: "Loader") -> "Loader":
+    from navia.bench.together import agree
+
+    done = predictions.progress.batches
+    loader.start = agree(adapter, done) if adapter.method.world.distributed else done
+    return loader
+
+
+def _write_answers(
+    adapter: "Adapter",
+    predictions: "Predictions",
+    batches: "Iterable[Batch]",
+    loader: "Loader | None",
+    callbacks: "Callbacks",
+) -> None:
+    callbacks.start(adapter)
+    try:
+        _answer(adapter, predictions, batches, loader, callbacks)
+    except KeyboardInterrupt:
+        done = f"after {predictions.progress.batches} batches, kept in {predictions.path}; the same command goes on"
+        if predictions.within_batch:
+            done = "within a batch; the same command goes on from the last saved state"
+        errors.print(f"navia: interrupted {done}", markup=False, highlight=False, soft_wrap=True)
+        raise
+    finally:
+        callbacks.finish()
 
 
 def _answer(
@@ -249,25 +259,36 @@ def _answer(
     loader: "Loader | None",
     callbacks: "Callbacks",
 ) -> None:
-    from navia.bench.run import run as alone
-    from navia.bench.together import run_together
+    from navia.bench.run import Answered, answer
+    from navia.bench.together import answer_together
 
-    answers = run_together if adapter.method.world.distributed else alone
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    answer_one = answer_together if adapter.method.world.distributed else answer
     before = list(predictions.progress.unreadable)
+
+    def answer_next(batch: "Batch") -> Answered:
+        note_unreadable()
+        return answer_one(adapter, batch)
+
+    def note_unreadable() -> None:
+        if loader is not None:
+            predictions.progress.unreadable = [*before, *loader.unreadable]
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         total = None if loader is None else len(loader.plan)
         task = progress.add_task("batches", total=total, completed=predictions.progress.batches)
-        for answered in answers(adapter, batches):
-            if loader is not None:
-                predictions.progress.unreadable = [*before, *loader.unreadable]
-            predictions.add(answered)
+        for batch in batches:
+            answered = predictions.take(functools.partial(answer_next, batch), _say_that_it_waits)
             # the place in the stream: the adapter's own count starts anew at every reset
-            callbacks.step(dataclasses.replace(answered.step, number=answered.batch.number + 1))
+            callbacks.step(dataclasses.replace(answered.step, number=batch.number + 1))
             note = f" [yellow]{answered.step.guard}[/yellow]" if answered.step.guard else ""
-            progress.update(task, completed=answered.batch.number + 1, description=f"batches{note}")
-        if loader is not None:
-            predictions.progress.unreadable = [*before, *loader.unreadable]
+            progress.update(task, completed=batch.number + 1, description=f"batches{note}")
+        note_unreadable()
+
+
+def _say_that_it_waits() -> None:
+    again = "Ctrl-C again ends at once, and what came after the last saved state will be answered anew"
+    errors.print(f"navia: stops after this batch; {again}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_summary(vit: "ViT", predictions: "Predictions", scores: "dict[str, Score]", out: Path, save: Path | None) -> None:
@@ -278,7 +299,7 @@ def _print_summary(vit: "ViT", predictions: "Predictions", scores: "dict[str, Sc
         cells = ["", "", ""]
         if (judged := score.judged) is not None:
             cells = [f"{100 * judged.top1:.1f} %", f"{100 * judged.low:.1f} - {100 * judged.high:.1f}", f"{judged.ece:.3f}"]
-        table.add_row(name or "all", f"{score.images:,}", *cells, f"{score.entropy:.3f}")
+        table.add_row(Text(name or "all"), f"{score.images:,}", *cells, f"{score.entropy:.3f}")
     console.print(table)
     pace = 1000 * progress.seconds / max(1, scores[""].images)
     console.print(f"{pace:.1f} ms per image for answer and update -> {out}", markup=False, soft_wrap=True)

@@ -14,8 +14,9 @@ from navia.commands.terminal import (
     MethodOption,
     ModelOption,
     ReduceOption,
+    SourceOption,
     load_model,
-    parse_options,
+    method_options,
     source_statistics,
 )
 from navia.errors import InputError, NaviaError
@@ -29,9 +30,7 @@ KEY_VARIABLE = "NAVIA_KEY"
 def serve(
     model: ModelOption,
     checkpoint: CheckpointOption = None,
-    source: Annotated[
-        str | None, typer.Option(help="Clean images (folder), statistics from `navia stats`, or embedded.")
-    ] = None,
+    source: SourceOption = None,
     method: MethodOption = "navia",
     reduce: ReduceOption = "none",
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
@@ -68,6 +67,7 @@ def serve(
     Dashboard at /, OpenAPI at /openapi.json, Prometheus at /metrics. Ctrl-C or SIGTERM: answers what is under way, writes a
     checkpoint, and ends.
     """
+    from navia.adapt.method import METHODS
     from navia.serve.service import Service
     from navia.serve.settings import Limits, Pace, Settings, is_loopback
 
@@ -98,9 +98,10 @@ def serve(
         checkpoint_every=every,
     )
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    options = method_options(method, option)
     vit = load_model(model, checkpoint, crop_only, device)
-    statistics = source_statistics(vit, source, reduce, fisher=method == "eata")
-    service = Service(vit, method, reduce, statistics, settings=settings, state=state, **parse_options(option))
+    statistics = source_statistics(vit, source, reduce, fisher=METHODS.get(method).needs_fisher)
+    service = Service(vit, method, reduce, statistics, settings=settings, state=state, **options)
     _run(service, host, port, timeout)
 
 

@@ -39,6 +39,7 @@ ReduceOptions = Annotated[
         autocompletion=completion.reducers,
     ),
 ]
+SourceOption = Annotated[str | None, typer.Option(help="Clean images (folder), statistics from `navia stats`, or embedded.")]
 CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
 LeanOption = Annotated[bool, typer.Option("--lean", help="Less memory for gradients, more time; the same answers.")]
@@ -64,21 +65,31 @@ def load_model(
 
 
 def source_statistics(vit: "ViT", source: str | Path | None, reduce: str, fisher: bool = False) -> "SourceStatistics | None":
-    """Of a folder of clean images, a file from `navia stats`, or the embedded sample's images."""
+    """Of a folder of clean images, a file from `navia stats`, the embedded sample's images, or datasets:NAME."""
     from navia.adapt.statistics import SourceStatistics
+    from navia.images.loader import Loader
+    from navia.images.open import open_source
+    from navia.images.streams import make_stream
 
     if source is None:
         return None
     if Path(source).is_file():
         return SourceStatistics.load(source)
-    if str(source) == "embedded":
-        from navia.images.domain import Domain
-        from navia.images.sample import source_images
+    most = 2000 if fisher else 256  # the statistics need 64, Fisher weights as many as EATA's authors took
+    if Path(source).is_dir():
+        return SourceStatistics.measure(vit, source, reduce, limit=most, fisher=fisher)
+    stream = make_stream([open_source(source)], seed=None, limit=most)
+    images = (batch.images for batch in Loader(stream, vit.preprocessing))
+    return SourceStatistics.measure(vit, images, reduce, fisher=fisher)
 
-        clean = Domain("clean", source_images())
-        images = clean.tensors(range(len(clean.collection)), vit.preprocessing)
-        return SourceStatistics.measure(vit, images, reduce, fisher=fisher)
-    return SourceStatistics.measure(vit, source, reduce, limit=256, fisher=fisher)
+
+def method_options(method: str, pairs: list[str] | None) -> dict[str, Any]:
+    """Options of a method from the pairs of --option; anything that is none of its own is refused by name."""
+    from navia.adapt.method import METHODS
+
+    options = parse_options(pairs)
+    METHODS.get(method).Options.of(method, options)
+    return options
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:

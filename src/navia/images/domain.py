@@ -71,7 +71,8 @@ class Subset:
 
 
 class DatasetPictures:
-    """A collection from a Hugging Face `datasets.Dataset` with an image column (decoded to Pillow pictures)."""
+    """A collection from a Hugging Face `datasets.Dataset` with an image column (decoded to Pillow pictures).
+    class_names: of the labels, where the data set knows them."""
 
     def __init__(self, dataset: Any, image: str = "image", label: str = "label") -> None:
         columns = list(dataset.column_names)
@@ -79,7 +80,9 @@ class DatasetPictures:
             raise InputError(f"the data set has no column {image!r}; it has {', '.join(columns)}")
         self.dataset = dataset
         self.image = image
-        self.labels = _whole_numbers(dataset[label], label) if label in columns else None
+        numbers = _whole_numbers(dataset[label], label) if label in columns else None
+        self.labels = None if numbers and set(numbers) == {-1} else numbers  # -1: a test set whose labels are kept back
+        self.class_names: Sequence[str] | None = getattr(dataset.features.get(label), "names", None)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -123,11 +126,17 @@ class Domain:
 
     def picture(self, position: int, preprocessing: Preprocessing) -> np.ndarray:
         """What the model would see, uint8 [H, W] or [H, W, 3]: cropped first and then corrupted, as ImageNet-C was."""
-        pixels = np.asarray(preprocessing.crop(self.collection.read(position)))
-        if self.corruption is None or self.severity == 0:
-            return pixels
-        seed = seed_of(self.collection.name(position), self.corruption, self.severity, self.seed)
-        return corrupt(pixels, self.corruption, self.severity, seed=seed)
+        name = self.collection.name(position)
+        try:
+            pixels = np.asarray(preprocessing.crop(self.collection.read(position)))
+            if self.corruption is None or self.severity == 0:
+                return pixels
+            seed = seed_of(name, self.corruption, self.severity, self.seed)
+            return corrupt(pixels, self.corruption, self.severity, seed=seed)
+        except InputError as error:
+            if name in str(error):
+                raise
+            raise InputError(f"{name}: {error}") from error
 
     def tensor(self, position: int, preprocessing: Preprocessing) -> Tensor:
         """[C, H, W], normalised."""

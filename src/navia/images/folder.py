@@ -1,19 +1,14 @@
 """Folders of pictures: which files there are, in which order, with which labels, and how to read them."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from navia.errors import InputError
-from navia.images.preprocessing import Preprocessing
 
 MOST_PIXELS = 100_000_000  # a decoded picture of this size takes 0.3 GB
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
@@ -110,30 +105,3 @@ def _images(folder: Path) -> list[Path]:
 def _class_order(folder: Path) -> tuple[int, str]:
     """Class folders that are numbers (ImageNet-V2) sort as numbers: 2 before 10."""
     return (int(folder.name), "") if folder.name.isdecimal() else (-1, folder.name)
-
-
-class Pictures(Dataset[tuple[Tensor, int]]):
-    """Preprocessed tensor and position of each path, for a DataLoader."""
-
-    def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
-        self.paths = list(paths)
-        self.preprocessing = preprocessing
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, position: int) -> tuple[Tensor, int]:
-        path = self.paths[position]
-        try:
-            return self.preprocessing(open_image(path)), position
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-
-
-def batches(
-    paths: Sequence[Path], preprocessing: Preprocessing, batch: int = 64, workers: int = 0
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of (images [B, C, H, W], positions [B]) in the order of `paths`, whatever the number of workers."""
-    loader = DataLoader(Pictures(paths, preprocessing), batch_size=batch, num_workers=workers)
-    for images, positions in loader:
-        yield images, torch.as_tensor(positions)

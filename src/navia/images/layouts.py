@@ -19,6 +19,7 @@ from PIL import Image
 
 from navia.errors import InputError
 from navia.images import corruptions, imagenet
+from navia.images.domain import Collection
 from navia.images.folder import SUFFIXES, Folder
 
 SEVERITIES = ("1", "2", "3", "4", "5")
@@ -56,19 +57,19 @@ class Classes:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The pictures of a folder under the model's labels: a `Collection`."""
+    """Pictures under the model's labels: a `Collection`."""
 
-    folder: Folder
-    labels: Sequence[int] | None
+    pictures: Collection
+    labels: Sequence[int]
 
     def __len__(self) -> int:
-        return len(self.folder)
+        return len(self.pictures)
 
     def name(self, position: int) -> str:
-        return self.folder.name(position)
+        return self.pictures.name(position)
 
     def read(self, position: int) -> Image.Image:
-        return self.folder.read(position)
+        return self.pictures.read(position)
 
 
 def recognise(root: str | Path) -> Layout:
@@ -136,13 +137,17 @@ def entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
         raise InputError(f"cannot list folder {str(folder)!r}: {error.strerror or error}") from error
 
 
-def match_classes(class_names: Sequence[str], num_classes: int, model_names: Sequence[str] | None = None) -> Classes:
+def match_classes(
+    class_names: Sequence[str], num_classes: int, model_names: Sequence[str] | None = None, *, numbered: bool = False
+) -> Classes:
     """Which of the model's classes each class folder stands for. The first rule that applies decides:
 
     - wnids, for a model of 1000 classes: ImageNet's order; for exactly the 200 of ImageNet-R or -A with a mask
     - numbers: the class of that number
     - names that all occur in `model_names` (upper or lower case): their positions
     - as many folders as classes: sorted order, unless a name that occurs in `model_names` speaks against it
+
+    numbered: the names have numbers of their own (a data set's labels), which count where folders are sorted.
     """
     known = imagenet.class_index()
     if num_classes == len(known) and all(name in known for name in class_names):
@@ -153,7 +158,7 @@ def match_classes(class_names: Sequence[str], num_classes: int, model_names: Seq
     named = [positions.get(name.casefold()) for name in class_names]
     if all(position is not None for position in named):
         return Classes(tuple(position for position in named if position is not None))
-    ranks = {name: rank for rank, name in enumerate(sorted(class_names))}
+    ranks = {name: rank for rank, name in enumerate(class_names if numbered else sorted(class_names))}
     by_order = tuple(ranks[name] for name in class_names)
     agrees = all(position in (None, rank) for position, rank in zip(named, by_order, strict=True))
     if len(class_names) == num_classes and agrees:
@@ -162,11 +167,8 @@ def match_classes(class_names: Sequence[str], num_classes: int, model_names: Seq
 
 
 def labelled(folder: Folder, classes: Classes) -> Labelled:
-    """The folder's pictures under the model's labels; without class folders there are none."""
-    if folder.class_names is None or folder.labels is None:
-        return Labelled(folder, None)
-    if len(folder.class_names) != len(classes.index):
-        raise InputError(f"{len(folder.class_names)} class folders, but classes for {len(classes.index)} of them")
+    """The pictures of class folders under the model's labels."""
+    assert folder.labels is not None
     return Labelled(folder, tuple(classes.index[label] for label in folder.labels))
 
 

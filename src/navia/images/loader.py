@@ -23,7 +23,6 @@ class Batch:
     labels: Tensor
     names: tuple[str, ...]
     domains: tuple[str, ...]
-    stretch: str
     number: int
     reset: bool
 
@@ -83,7 +82,7 @@ class Loader:
             self._note(shots, reasons)
             if images is not None:
                 good = [shot for shot, reason in zip(shots, reasons, strict=True) if reason is None]
-                yield self._batch(images, good, number, stretch.name, reset)
+                yield self._batch(images, good, number, reset)
                 reset = False
 
     def _note(self, shots: list[Shot], reasons: list[str | None]) -> None:
@@ -93,14 +92,13 @@ class Loader:
                     raise InputError(f"{reason} (skip such images with --skip-unreadable or skip_unreadable=True)")
                 self.unreadable.append((self.stream.domains[domain].collection.name(position), reason))
 
-    def _batch(self, images: Tensor, shots: list[Shot], number: int, stretch: str, reset: bool) -> Batch:
+    def _batch(self, images: Tensor, shots: list[Shot], number: int, reset: bool) -> Batch:
         domains = [(self.stream.domains[domain], position) for _, domain, position in shots]
         return Batch(
             images=images,
             labels=torch.tensor([domain.label(position) for domain, position in domains]),
             names=tuple(domain.collection.name(position) for domain, position in domains),
             domains=tuple(domain.name for domain, _ in domains),
-            stretch=stretch,
             number=number,
             reset=reset,
         )
@@ -128,5 +126,4 @@ class _Decoder(Dataset[Tensor | str]):
         try:
             return self.domains[domain].tensor(position, self.preprocessing)
         except InputError as error:
-            name = self.domains[domain].collection.name(position)
-            return str(error) if name in str(error) else f"{name}: {error}"
+            return str(error)

@@ -10,7 +10,9 @@ from navia.errors import InputError, NaviaError
 from navia.images import sample
 from navia.images.domain import Collection, DatasetPictures, Domain, Subset, corrupted
 from navia.images.folder import scan
-from navia.images.layouts import labelled, match_classes, recognise
+from navia.images.layouts import Labelled, labelled, match_classes, recognise
+
+SHIFTED = ("imagenet-c", "imagenet-r", "imagenet-a")  # layouts whose pictures are no source domain
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ def open_domains(
         parts: list[tuple[str, Collection]] = [("clean", sample.unseen_images())]
         kind, classes = "embedded", None
     elif str(where).startswith("datasets:"):
-        parts = [_from_datasets(str(where).removeprefix("datasets:"))]
-        kind, classes = "datasets", None
+        parts, classes = _from_datasets(str(where).removeprefix("datasets:"), num_classes, class_names)
+        kind = "datasets"
     else:
         kind, parts, classes = _from_folder(Path(where), num_classes, class_names)
     for name, collection in parts:
@@ -57,10 +59,10 @@ def leave_out_source(opened: Opened, count: int) -> tuple[Opened, Domain]:
     """Clean images for the source statistics, and the domains without them: no image is both source and stream. They are
     the first `count` of a fixed deal; the embedded sample has some of its own."""
     if opened.kind == "embedded":
-        return opened, Domain("source", Subset(sample.source_images(), range(count)))
+        return opened, open_source("embedded", count)
     whole = opened.domains[0].collection
-    if len(opened.domains) > 1 and not all(domain.corruption for domain in opened.domains):
-        raise InputError("these images are corrupted already: give a folder of clean ones as the source")
+    if opened.kind in SHIFTED:
+        raise InputError(shifted_itself(opened))
     if len(whole) <= 2 * count:
         raise InputError(f"{len(whole)} images are too few to leave {count} out as the source: give a folder of clean ones")
     dealt = [int(i) for i in np.random.default_rng(0).permutation(len(whole))]
@@ -69,24 +71,70 @@ def leave_out_source(opened: Opened, count: int) -> tuple[Opened, Domain]:
     return replace(opened, domains=domains), Domain("source", Subset(whole, sorted(dealt[:count])))
 
 
+def shifted_itself(opened: Opened) -> str:
+    """Why the pictures cannot tell what the source looked like."""
+    return f"{opened.domains[0].name!r} ({opened.kind}) is shifted itself: give a folder of clean images as the source"
+
+
+def open_source(where: str | Path, count: int | None = None) -> Domain:
+    """Clean images for the source statistics, whatever their classes: `count` of them, or all, in a fixed deal. "embedded"
+    are those that the sample keeps for this."""
+    collection = _clean(where)
+    if count is not None and count > len(collection):
+        raise InputError(f"{str(where)!r} has {len(collection)} images, and {count} are wanted as the source: ask for fewer")
+    if str(where) == "embedded":
+        return Domain("source", Subset(collection, range(len(collection))[:count]))
+    dealt = np.random.default_rng(0).permutation(len(collection))[:count]
+    return Domain("source", Subset(collection, [int(i) for i in dealt]))
+
+
+def _clean(where: str | Path) -> Collection:
+    if str(where) == "embedded":
+        return sample.source_images()
+    if str(where).startswith("datasets:"):
+        return _load_dataset(str(where).removeprefix("datasets:"))
+    layout = recognise(Path(where))
+    if layout.kind == "imagenet-c":
+        raise InputError(f"{str(where)!r} holds corrupted images: give a folder of clean ones as the source")
+    return scan(layout.parts[0].path)
+
+
 def _from_folder(
     root: Path, num_classes: int, class_names: Sequence[str] | None
 ) -> tuple[str, list[tuple[str, Collection]], tuple[int, ...] | None]:
     layout = recognise(root)
     parts: list[tuple[str, Collection]] = []
-    mask: tuple[int, ...] | None = None
+    masks: set[tuple[int, ...] | None] = set()
     for part in layout.parts:
         folder = scan(part.path)
         if folder.class_names is None:
             parts.append((part.name or root.name, folder))
+            masks.add(None)
             continue
         classes = match_classes(folder.class_names, num_classes, class_names)
-        mask = classes.mask
+        masks.add(classes.mask)
         parts.append((part.name or root.name, labelled(folder, classes)))
-    return layout.kind, parts, mask
+    if len(masks) > 1:  # one of them would decide the columns in which all parts are answered
+        raise InputError(f"the parts of {str(root)!r} have different classes: complete them (`navia doctor` tells which)")
+    return layout.kind, parts, masks.pop()
 
 
-def _from_datasets(name: str) -> tuple[str, Collection]:
+def _from_datasets(
+    name: str, num_classes: int, class_names: Sequence[str] | None
+) -> tuple[list[tuple[str, Collection]], tuple[int, ...] | None]:
+    """Its labels become the model's by the names that the data set has for them, as those of class folders do."""
+    pictures = _load_dataset(name)
+    if pictures.labels is None or pictures.class_names is None:
+        return [(name, pictures)], None
+    try:
+        classes = match_classes(pictures.class_names, num_classes, class_names, numbered=True)
+    except InputError as error:
+        raise InputError(f"data set {name!r}: {error}") from error
+    labels = tuple(classes.index[label] if label >= 0 else label for label in pictures.labels)
+    return [(name, Labelled(pictures, labels))], classes.mask
+
+
+def _load_dataset(name: str) -> DatasetPictures:
     try:
         import datasets
     except ImportError as error:
@@ -100,7 +148,7 @@ def _from_datasets(name: str) -> tuple[str, Collection]:
             found = datasets.load_dataset(place, split=split or "test")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(f"cannot open data set {name!r}: {error}") from error
-    return name, DatasetPictures(found)
+    return DatasetPictures(found)
 
 
 def _check_labels(name: str, collection: Collection, count: int) -> None:

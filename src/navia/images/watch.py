@@ -2,9 +2,40 @@
 
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from navia.images.folder import SUFFIXES
+from navia.errors import InputError
+from navia.images.domain import Domain
+from navia.images.folder import SUFFIXES, Folder
+from navia.images.loader import Batch, Loader
+from navia.images.preprocessing import Preprocessing
+from navia.images.streams import make_stream
+
+
+def arriving(
+    root: Path,
+    preprocessing: Preprocessing,
+    batch: int,
+    *,
+    seen: Collection[str],
+    first: int,
+    unreadable: list[tuple[str, str]],
+    wait: float,
+    idle: float | None,
+) -> Iterator[Batch]:
+    """Batches of pictures as they come, numbered from `first` on; broken ones go to `unreadable` and are left out, for
+    nobody is there to mend them."""
+    if not root.is_dir():
+        raise InputError(f"no folder {str(root)!r}")
+    number = first
+    for paths in arrivals(root, seen, batch, wait=wait, idle=idle):
+        stream = make_stream([Domain("arrived", Folder(root, tuple(paths), None))], "continual", seed=None)
+        loader = Loader(stream, preprocessing, batch, skip_unreadable=True)
+        for loaded in loader:
+            yield replace(loaded, number=number, reset=False)
+            number += 1
+        unreadable += loader.unreadable
 
 
 def arrivals(

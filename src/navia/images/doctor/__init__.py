@@ -7,8 +7,7 @@ findings    the listing and the reading are held against what that data set hold
 examination all of it together, and the commands to run next
 """
 
-from navia.images.doctor.diagnosis import ClassCounts, Diagnosis, Finding, PartCount, Sizes
+from navia.images.doctor.diagnosis import Diagnosis, Sizes
 from navia.images.doctor.examination import MODEL, examine
-from navia.images.doctor.listing import Told
 
-__all__ = ["MODEL", "ClassCounts", "Diagnosis", "Finding", "PartCount", "Sizes", "Told", "examine"]
+__all__ = ["MODEL", "Diagnosis", "Sizes", "examine"]

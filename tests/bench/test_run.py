@@ -1,0 +1,49 @@
+"""One batch at a time: what a step that only answers says of itself, and when a clock lets a method adapt."""
+
+import numpy as np
+import pytest
+import torch
+
+import navia
+from navia.adapt.losses import entropy
+from navia.bench.demo import Row, paired
+from navia.bench.realtime import on_the_clock
+from navia.bench.run import answer, answer_only
+from navia.images.loader import Batch
+
+
+def batch_of(inputs: dict[str, np.ndarray], number: int, reset: bool = False) -> Batch:
+    images = torch.from_numpy(inputs["source_images"])[16 * number : 16 * number + 16]
+    return Batch(images, torch.zeros(16, dtype=torch.int64), ("a",) * 16, ("clean",) * 16, number, reset)
+
+
+def test_answering_alone_tells_of_its_own_batch(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
+    adapter = navia.adapt(golden_vit, "tent", lr=0.05)
+    fresh = answer_only(adapter, batch_of(golden_inputs, 1), "why")  # before any step, as after a reset
+    assert fresh.step.entropy == pytest.approx(entropy(fresh.logits).mean().item())
+    assert fresh.step.number == 0
+    answer(adapter, batch_of(golden_inputs, 0))
+    later = answer_only(adapter, batch_of(golden_inputs, 1), "why")
+    assert later.step.entropy == pytest.approx(entropy(later.logits).mean().item())
+    assert later.step.entropy != fresh.step.entropy
+    assert (later.step.number, later.step.kept, later.step.note) == (1, 0, "why")
+
+
+def test_the_clock_decides_which_batches_are_missed(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
+    for ratio, expected in ((1.0, "aaaaaa"), (1.67, "a.aa.a"), (2.0, "a.aa.a"), (3.0, "a..a..")):
+        batches = [batch_of(golden_inputs, number % 2, reset=number == 3) for number in range(6)]
+        answers = on_the_clock(navia.adapt(golden_vit, "tent"), batches, ratio)
+        assert "".join("." if a.step.note else "a" for a in answers) == expected
+
+
+def test_an_image_under_three_shifts_is_one_observation() -> None:
+    """Three copies of the same answers know no more than one: the intervals are as wide."""
+    right = torch.arange(200) % 3 == 0
+    other = torch.arange(200) % 5 == 0
+    once, thrice = (Row("m", "none", 1.0, {str(i): right for i in range(n)}) for n in (1, 3))
+    plain, plain_thrice = (Row("none", "none", 1.0, {str(i): other for i in range(n)}) for n in (1, 3))
+    assert thrice.mean_interval == pytest.approx(once.mean_interval)
+    assert paired(thrice, plain_thrice) == paired(once, plain)
+    low, high = once.mean_interval
+    p = once.mean
+    assert (high - low) / 2 == pytest.approx(1.96 * (p * (1 - p) / 199) ** 0.5)
