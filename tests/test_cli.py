@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import navia
 from navia.cli import app, main
+from tests.families import build
 
 TINY = "timm:vit_tiny_patch16_224"
 COMMANDS = (
@@ -111,6 +112,21 @@ def test_cost_of_a_method() -> None:
     assert foa["tokens"][0] == 200
 
 
+def test_cost_of_a_method_with_its_options() -> None:
+    """NAVIA with 2 biases instead of 6, and a token beside CLS instead of a shift of it."""
+    result = invoke("cost", TINY, "-r", "none", "--method", "navia", "-o", "budget=2", "-o", "token=new", "--json")
+    assert result.exit_code == 0
+    (row,) = json.loads(result.stdout)
+    assert row["trainable"] == 25 * 2 * 192 + 192 + 2 * 192
+    assert row["tokens"][0] == 198
+
+
+def test_cost_shows_names_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "[bold]mine"
+    build("transformers vit").model.save_pretrained(folder)  # type: ignore[operator]
+    assert "[bold]mine" in "".join(invoke("cost", f"hf:{folder}", "-r", "none").stdout.split())
+
+
 def test_cost_measures_on_request() -> None:
     result = invoke("cost", TINY, "-r", "tome:16", "--measure", "--batch", "1", "--rounds", "1", "--json")
     assert result.exit_code == 0
@@ -126,7 +142,7 @@ def test_cost_table_is_never_cut_short() -> None:
     assert result.exit_code == 0
     for part in (
         spec,
-        "ms/forward (batch 1)",
+        "ms/image (batch 1)",
         "peak MiB",
         f"{navia.cost(navia.load(TINY, pretrained=False), spec).gmacs:.2f}",
     ):

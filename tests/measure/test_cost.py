@@ -70,6 +70,32 @@ def test_cost_tells_what_it_counted(base: navia.ViT) -> None:
     assert json.loads(json.dumps(found.as_dict()))["tokens"] == list(found.tokens)
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("navia", {"budget": 1}),
+        ("navia", {"biases": False}),
+        ("navia", {"token": "new", "layers": [3]}),
+        ("foa", {"prompts": 5, "population": 4}),
+        ("deyo", {"layers": "early"}),
+    ],
+)
+def test_options_of_a_method_are_counted(method: str, options: dict[str, Any]) -> None:
+    """As a real adapter with them has it: so many numbers that move, so many tokens that enter."""
+    vit = build("timm plain")
+    found, usual = navia.cost(vit, "tome:2", method=method, options=options), navia.cost(vit, "tome:2", method=method)
+    source = navia.SourceStatistics.measure(vit, images_for(vit, 8), "tome:2")
+    adapter = navia.adapt(vit, method, "tome:2", source, guard=False, **options)
+    moving = adapter.trainable + adapter.method.memory.get("prompts", torch.zeros(0)).numel()
+    assert found.trainable == moving != usual.trainable
+    assert found.tokens == adapter.method.walk(images_for(vit, 2)).counts
+
+
+def test_options_that_a_method_lacks_are_refused(base: navia.ViT) -> None:
+    with pytest.raises(SpecError, match="method 'tent' has no option 'budget'"):
+        navia.cost(base, method="tent", options={"budget": 2})
+
+
 # ---- against PyTorch's counter
 
 
@@ -166,6 +192,12 @@ def test_peak_memory_sees_a_large_allocation() -> None:
     program = f"{code}; print(clock.peak_memory(grow, torch.device('cpu')))"  # 64 MiB
     peak = float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
     assert 50 < peak < 200
+
+
+def test_the_systems_count_of_memory_is_read_in_its_own_unit() -> None:
+    """KiB on Linux, bytes on macOS."""
+    assert clock.maxrss_kib(2048, "linux") == 2048
+    assert clock.maxrss_kib(2048, "darwin") == 2
 
 
 @pytest.mark.parametrize("options", [{"forwards": 0}, {"prompts": -1}, {"batch": 0}, {"rounds": 0}])

@@ -27,11 +27,10 @@ def test_top_k_is_that_of_torchmetrics(seed: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("bins", [10, 15, 30])
-def test_ece_is_that_of_torchmetrics(seed: int, bins: int) -> None:
+def test_ece_is_that_of_torchmetrics(seed: int) -> None:
     logits, labels = predictions(seed)
-    theirs = multiclass_calibration_error(logits.softmax(dim=1), labels, num_classes=10, n_bins=bins, norm="l1")
-    assert ece(logits, labels, bins) == pytest.approx(theirs.item(), abs=1e-5)
+    theirs = multiclass_calibration_error(logits.softmax(dim=1), labels, num_classes=10, n_bins=15, norm="l1")
+    assert ece(logits, labels) == pytest.approx(theirs.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -87,8 +86,6 @@ def test_impossible_numbers_are_refused() -> None:
     logits, labels = predictions(0)
     with pytest.raises(InputError, match="k must be at least 1, got 0"):
         top_k(logits, labels, 0)
-    with pytest.raises(InputError, match="bins must be at least 1, got 0"):
-        ece(logits, labels, 0)
     for correct, total in ((3, 2), (-1, 4), (0, 0)):
         with pytest.raises(InputError, match=f"{correct} correct of {total} is no accuracy"):
             wilson(correct, total)

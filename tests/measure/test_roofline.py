@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 import navia
 from navia.measure.roofline import BareGemms, Gemm, Passes, Work, roofline, work_of
 from navia.measure.speed import Case, Setting, load, passes_of, runner
-from navia.reduce import parse
+from navia.reduce import NoReduction, parse
 from navia.vit.forward import run
 from tests.families import MODELS, THREE, build, images_for
 
@@ -48,7 +48,7 @@ def test_a_whole_dense_forward_is_the_librarys_own(name: str) -> None:
     vit = build(name)
     with torch.no_grad():
         expected = counted(lambda: vit.model(images_for(vit, BATCH)))
-    assert work_of(vit, None, BATCH, Passes(whole=True)).macs == expected
+    assert work_of(vit, NoReduction(), BATCH, Passes(whole=True)).macs == expected
 
 
 @pytest.mark.parametrize("spec", ["none", "tome:3", "evit:3", "evit:2,fuse=false", "tofu:3", "tome:[0,2,1]", "evit:1000"])
@@ -67,7 +67,7 @@ def test_every_family_has_its_matrices_in_the_order_that_is_counted_on(name: str
     vit = build(name)
     with torch.no_grad():
         expected = counted(lambda: run(vit, images_for(vit, BATCH)))
-    assert work_of(vit, None, BATCH, Passes()).macs == expected
+    assert work_of(vit, NoReduction(), BATCH, Passes()).macs == expected
 
 
 # ---- steps

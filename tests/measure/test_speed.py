@@ -15,6 +15,7 @@ from torch import Tensor
 
 import navia
 from navia.errors import InputError, SpecError
+from navia.measure.clock import random_images
 from navia.measure.computer import available_mib, computer
 from navia.measure.memory import allocated, in_fresh_process, measure_memory, needed_mib
 from navia.measure.speed import (
@@ -26,7 +27,6 @@ from navia.measure.speed import (
     check_case,
     compare,
     load,
-    random_images,
     runner,
     spread,
     still,
@@ -158,6 +158,9 @@ def test_needs_are_told_before_anything_is_made() -> None:
     step = needed_mib(base, Case("step", "align"))
     assert 4000 < step < 8000  # measured: 5,060
     assert needed_mib(base, DENSE) < step / 10
+    assert needed_mib(base, PLAIN_STEP) == step
+    for method in ("none", "lame", "foa"):  # these make no backward pass
+        assert needed_mib(base, Case("step", method)) == needed_mib(base, DENSE)
     assert (available_mib() or 1) > 0
 
 

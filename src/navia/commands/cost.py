@@ -4,18 +4,20 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from navia.commands import completion
-from navia.commands.terminal import MODEL_HELP, JsonOption, ReduceOptions, print_json, print_wide
+from navia.commands.terminal import MODEL_HELP, JsonOption, ReduceOptions, parse_options, print_json, print_wide
 
 
 def cost(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
     reduce: ReduceOptions = None,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", help="Adaptation method; repeatable.", autocompletion=completion.methods),
     ] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     forwards: Annotated[int | None, typer.Option(help="Forward passes per image, if not the method's own.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Extra tokens, if not the method's own.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also time real forwards and their peak memory.")] = False,
@@ -33,18 +35,21 @@ def cost(
 
     vit = load(model, pretrained=False)
     specs = reduce or ["none", "tome:4", "tome:8", "evit:8", "tofu:8"]
+    options = parse_options(option)
     counted: dict[str, Any] = {"forwards": forwards, "prompts": prompts}
     timed: dict[str, Any] = {"measure": measure, "batch": batch, "rounds": rounds}
-    rows = [count(vit, spec, method=name, **counted, **timed) for name in method or ["none"] for spec in specs]
+    names = method or ["none"]
+    rows = [count(vit, spec, method=name, options=options, **counted, **timed) for name in names for spec in specs]
     if as_json:
         print_json([row.as_dict() for row in rows])
         return
     dense = count(vit, "none", **counted).gmacs
-    table = Table(title=f"{vit.name}: {rows[0].parameters / 1e6:.1f} M parameters, per image", title_justify="left")
+    title = Text(f"{vit.name}: {rows[0].parameters / 1e6:.1f} M parameters, per image")
+    table = Table(title=title, title_justify="left")
     for column in ("method", "reduce", "GMACs", "of dense", "paper", "tokens in", "out", "trainable"):
         table.add_column(column, justify="left" if column in ("method", "reduce") else "right")
     if measure:
-        table.add_column(f"ms/forward (batch {batch})", justify="right")
+        table.add_column(f"ms/image (batch {batch})", justify="right")
         table.add_column("peak MiB", justify="right")
     for row in rows:
         cells = [row.method, row.reduce, f"{row.gmacs:.2f}", f"{row.gmacs / dense:.1%}", f"{row.gmacs_paper:.2f}"]
@@ -52,5 +57,5 @@ def cost(
         if row.timing is not None:
             cells += [f"{row.timing.ms_per_image:.2f} [{row.timing.low:.2f}, {row.timing.high:.2f}]"]
             cells += [f"{row.timing.peak_mib:.0f}"]
-        table.add_row(*cells)
+        table.add_row(*map(Text, cells))
     print_wide(table)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from navia.adapt.adapter import Adapter
 from navia.adapt.method import Method
-from navia.adapt.methods.lame import Lame
 from navia.adapt.parameters import private_copy
 from navia.adapt.shift import ActivationShift
 from navia.errors import NaviaError
@@ -72,9 +71,9 @@ class Frozen(nn.Module):
 def freeze(adapter: Adapter) -> Frozen:
     """The function that `adapter.predict` is in the present state, or an ExportError that says why there is none."""
     method = adapter.method
-    if isinstance(method, Lame):
+    if not method.per_picture:
         raise ExportError(
-            "method 'lame' corrects the answers of a batch by one another, so that it is no function of a picture: "
+            f"method {method.name!r} corrects the answers of a batch by one another, and so is no function of a picture: "
             "export method 'none' and correct what it answers"
         )
     touch = method.touch()

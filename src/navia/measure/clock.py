@@ -3,8 +3,9 @@
 import ctypes
 import gc
 import resource
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -30,12 +31,23 @@ class Timing:
     peak_mib: float
 
 
+def random_images(vit: ViT, count: int) -> Tensor:
+    """[count, C, H, W] of the size that the model sees, where it lies."""
+    height, width = vit.image_size or vit.preprocessing.size
+    return torch.randn(count, vit.in_chans, height, width, device=vit.cls_token.device)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The lower and the upper one, both within the values; of a single value itself."""
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
+    return low, high
+
+
 def measure_forward(vit: ViT, reducer: Reducer, batch: int, rounds: int) -> Timing:
     """Time forwards of random images under `no_grad`, after one warm-up round."""
     from navia.vit.forward import run
 
-    height, width = vit.image_size or vit.preprocessing.size
-    images = torch.randn(batch, vit.in_chans, height, width, device=vit.cls_token.device)
+    images = random_images(vit, batch)
 
     def once() -> Tensor:
         with torch.no_grad():
@@ -54,8 +66,7 @@ def measure(call: Callable[[], object], batch: int, rounds: int, device: torch.d
         call()
         _synchronise(device)
         times.append((time.perf_counter() - start) * 1000 / batch)
-    low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (times[0],) * 3
-    return Timing(batch, rounds, median(times), low, high, peak)
+    return Timing(batch, rounds, median(times), *quartiles(times), peak)
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:
@@ -67,7 +78,7 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
         return (torch.cuda.max_memory_allocated(device) - before) / 2**20
     before_kib = _reset_peak_resident()
     call()
-    return max(0.0, (_peak_resident() - before_kib) / 1024)
+    return max(0.0, peak_resident_mib() - before_kib / 1024)
 
 
 def resident_mib() -> float:
@@ -75,7 +86,12 @@ def resident_mib() -> float:
     try:
         return _status("VmRSS") / 1024
     except OSError:
-        return _peak_resident() / 1024
+        return peak_resident_mib()
+
+
+def peak_resident_mib() -> float:
+    """The process's largest memory since it started, or since `peak_memory` was last called."""
+    return _peak_resident() / 1024
 
 
 def _reset_peak_resident() -> float:
@@ -100,7 +116,12 @@ def _peak_resident() -> float:
     try:
         return _status("VmHWM")
     except OSError:
-        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return maxrss_kib(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
+
+
+def maxrss_kib(maxrss: int, platform: str) -> float:
+    """getrusage counts KiB, but bytes on macOS."""
+    return maxrss / 1024 if platform == "darwin" else float(maxrss)
 
 
 def _status(key: str) -> float:

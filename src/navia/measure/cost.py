@@ -6,6 +6,7 @@ Two conventions, because the paper's table mixes two scales:
   counting tool behind the table does not see the fused attention kernel that only those rows use.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,21 +46,23 @@ def cost(
     reduce: ReducerLike = None,
     *,
     method: str = "none",
+    options: Mapping[str, Any] | None = None,
     forwards: int | None = None,
     prompts: int | None = None,
     measure: bool = False,
     batch: int = 8,
     rounds: int = 5,
 ) -> Cost:
-    """Count what one image costs with `reduce` under `method` at its defaults. Backward passes are not counted.
+    """Count what one image costs with `reduce` under `method`. Backward passes are not counted.
 
+    options: of the method, where they are not its defaults (navia: {"budget": 4}).
     forwards, prompts: passes per image and extra tokens, if others than the method's own (FOA on ViT-B: 28 and 3).
     measure: also run `rounds` forwards of `batch` images for latency and peak memory.
     """
     kind = METHODS.get(method)
-    options = kind.Options()
-    forwards = kind.forwards(vit, options) if forwards is None else forwards
-    prompts = kind.extra_tokens(options) if prompts is None else prompts
+    chosen = kind.Options.of(method, options or {})
+    forwards = kind.forwards(vit, chosen) if forwards is None else forwards
+    prompts = kind.extra_tokens(chosen) if prompts is None else prompts
     if forwards < 1 or prompts < 0 or batch < 1 or rounds < 1:
         raise InputError("forwards, batch and rounds must be at least 1, prompts at least 0")
     reducer = parse(reduce)
@@ -78,7 +81,7 @@ def cost(
         tokens=tokens,
         parameters=sum(shapes.values()),
         method=method,
-        trainable=sum(shapes[name] for name in kind.tuned(vit, options)) + kind.added(vit, options),
+        trainable=sum(shapes[name] for name in kind.tuned(vit, chosen)) + kind.added(vit, chosen),
         forwards=forwards,
         macs=macs,
         timing=measure_forward(vit, reducer, batch, rounds) if measure else None,
@@ -110,13 +113,18 @@ def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int)
         macs["mlp"] += after * _matrices(mlp)
         macs["norms"] += _NORM_OPS * vit.dim * (before + after)
         if r and reducer.needs_keys:
-            side = (before - prefix) // 2
-            macs["matching"] += side * (before - prefix - side) * (width // vit.heads)
+            macs["matching"] += matching_macs(before - prefix, width // vit.heads)
         if r and reducer.needs_cls_attention:
             macs["cls_attention"] += before * width
     macs["norms"] += _NORM_OPS * vit.dim * vit.depth  # the CLS features of all blocks, the last through the final norm
     macs["head"] = sum(weight.numel() for weight in linear_weights_outside_blocks(vit))
     return macs
+
+
+def matching_macs(tokens: int, key_width: int) -> int:
+    """Similarity of every second image token to every other one in between."""
+    side = tokens // 2
+    return side * (tokens - side) * key_width
 
 
 def _matrices(module: nn.Module) -> int:

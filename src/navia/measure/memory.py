@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from navia.measure.clock import peak_memory
-from navia.measure.speed import Case, Setting, load, random_images, runner
+from navia.measure.clock import peak_memory, random_images
+from navia.measure.speed import Case, Setting, load, passes_of, runner
 
 _FLOATS_PER_TOKEN = 12  # that a dense step keeps in every block, in widths of the model; measured, rounded up
 _MIB = 2**20
@@ -61,5 +61,5 @@ def needed_mib(setting: Setting, case: Case) -> float:
     with torch.device("cpu" if setting.model == "embedded" else "meta"):  # the embedded model brings its weights along
         vit = load(setting)
     tokens = setting.batch * (vit.grid[0] * vit.grid[1] + vit.prefix)
-    kept = vit.depth if case.call == "step" and case.method not in ("none", "lame", "foa") else 1
+    kept = vit.depth if passes_of(vit, case).backwards else 1
     return 4 * tokens * vit.dim * _FLOATS_PER_TOKEN * kept / _MIB

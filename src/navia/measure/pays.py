@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from navia.measure.clock import random_images
 from navia.reduce import NoReduction, Reducer, ReducerLike, parse
 from navia.vit.forward import run
 from navia.vit.vit import ViT
@@ -33,8 +34,7 @@ class Pays:
 def pays(vit: ViT, reduce: ReducerLike, batch: int = 1, rounds: int = 9) -> Pays:
     """Time forwards of `batch` random images with `reduce` and without, in turn, after a warm-up round."""
     reducer = parse(reduce)
-    height, width = vit.image_size or vit.preprocessing.size
-    images = torch.randn(batch, vit.in_chans, height, width, device=vit.cls_token.device)
+    images = random_images(vit, batch)
     with_it, without = [], []
     with torch.no_grad():
         for _ in range(rounds + 1):

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from navia.errors import InputError
 
+_BINS = 15  # of the calibration error
+_Z95 = 1.96  # two-sided 95 % quantile of the normal distribution
+
 
 def check(logits: Tensor, labels: Tensor) -> None:
     if logits.dim() != 2 or labels.dim() != 1 or logits.shape[0] != labels.shape[0]:
@@ -37,27 +40,25 @@ def nll(logits: Tensor, labels: Tensor) -> float:
     return F.cross_entropy(logits.double(), labels).item()
 
 
-def ece(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """Expected calibration error: mean |confidence - accuracy| over equal-width bins, weighted by their counts."""
+def ece(logits: Tensor, labels: Tensor) -> float:
+    """Expected calibration error: mean |confidence - accuracy| over 15 equal-width bins, weighted by their counts."""
     check(logits, labels)
     confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
-    return calibration_error(confidence, predicted == labels, bins)
+    return calibration_error(confidence, predicted == labels)
 
 
-def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
+def calibration_error(confidence: Tensor, correct: Tensor) -> float:
     """The same from the answers' confidences [N] and whether they were right [N]."""
-    if bins < 1:
-        raise InputError(f"bins must be at least 1, got {bins}")
-    which = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, which.cpu(), (confidence - correct.double()).cpu())
+    which = (confidence * _BINS).ceil().long().clamp(1, _BINS) - 1
+    gap = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, which.cpu(), (confidence - correct.double()).cpu())
     return gap.abs().sum().item() / len(confidence)
 
 
-def wilson(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(correct: int, total: int) -> tuple[float, float]:
     """95 % interval of an accuracy from `correct` of `total` images (Wilson score)."""
     if not 0 <= correct <= total or total == 0:
         raise InputError(f"{correct} correct of {total} is no accuracy")
-    p, zz = correct / total, z * z / total
+    p, zz = correct / total, _Z95 * _Z95 / total
     centre = (p + zz / 2) / (1 + zz)
-    half = z * math.sqrt(p * (1 - p) / total + zz / (4 * total)) / (1 + zz)
+    half = _Z95 * math.sqrt(p * (1 - p) / total + zz / (4 * total)) / (1 + zz)
     return centre - half, centre + half

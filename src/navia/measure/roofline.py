@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from navia.measure.cost import head_width, linear_weights_outside_blocks, token_counts
-from navia.reduce import NoReduction, Reducer
+from navia.measure.cost import head_width, linear_weights_outside_blocks, matching_macs, token_counts
+from navia.reduce import Reducer
 from navia.vit.vit import ViT
 
 _ATTENTION_FORWARD = 2  # scores, weighted sum
@@ -73,9 +73,8 @@ class Passes:
     answers: int = 0
 
 
-def work_of(vit: ViT, reducer: Reducer | None, batch: int, passes: Passes) -> Work:
+def work_of(vit: ViT, reducer: Reducer, batch: int, passes: Passes) -> Work:
     """The products that `passes` over `batch` images need."""
-    reducer = reducer or NoReduction()
     layers = _layers(vit, reducer, passes)
     forward, backward = _entrance(vit, batch, passes.weights)
     for layer in layers:
@@ -130,9 +129,7 @@ def _layers(vit: ViT, reducer: Reducer, passes: Passes) -> list[_Layer]:
         width = head_width(vit, attention)
         inputs, outputs = _split(_matrices(attention), 3 * width)
         queries, after = (read, read) if short and read is not None else (before, after)
-        reduction = (
-            (0, 0) if short or not r else _reduction(vit, reducer, before, prefix, min(r, before - prefix - 1), width)
-        )
+        reduction = (0, 0) if short or not r else _reduction(vit, reducer, before, prefix, r, width)
         layers.append(_Layer(before, queries, after, width, inputs, outputs, _matrices(mlp), *reduction))
     return layers
 
@@ -141,8 +138,7 @@ def _reduction(vit: ViT, reducer: Reducer, before: int, prefix: int, r: int, wid
     """Multiply-accumulates of the reducer's own products per image, forward and backward. The matching needs no gradient;
     EViT's fused token is a product with the CLS attention, and both sides of it and of the attention get one."""
     if reducer.needs_keys:
-        side = (before - prefix) // 2
-        return side * (before - prefix - side) * (width // vit.heads), 0
+        return matching_macs(before - prefix, width // vit.heads), 0
     if reducer.needs_cls_attention:
         fused = min(r, before - prefix - 1) * vit.dim if getattr(reducer, "fuse", False) else 0
         return before * width + fused, 2 * (before * width + fused) if fused else 0

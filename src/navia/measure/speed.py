@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from navia.adapt.method import METHODS
 from navia.adapt.parameters import norm_parameters, private_copy
 from navia.adapt.statistics import SourceStatistics
 from navia.errors import SpecError
+from navia.measure.clock import quartiles, random_images
 from navia.measure.cost import cost
 from navia.measure.roofline import BareGemms, Passes, Work, roofline, work_of
 from navia.reduce import parse
@@ -136,11 +137,6 @@ def load(setting: Setting) -> ViT:
     return load_vit(f"timm:{setting.model}", pretrained=False, **options)
 
 
-def random_images(vit: ViT, count: int) -> Tensor:
-    height, width = vit.image_size or vit.preprocessing.size
-    return torch.randn(count, vit.in_chans, height, width)
-
-
 def runner(vit: ViT, case: Case, guard: bool = True) -> Runner:
     if case == PLAIN_STEP:
         return Runner(_plain_step(vit))
@@ -191,9 +187,7 @@ def passes_of(vit: ViT, case: Case) -> Passes:
     tuned = dict(vit.model.named_parameters())
     weights = any(tuned[name].dim() > 1 for name in kind.tuned(vit, options))
     prompts = kind.extra_tokens(options)
-    backwards = int(bool(kind.tuned(vit, options)))
-    if case.method == "sar":  # up the hill, then down
-        backwards = 2
+    backwards = kind.backwards(vit, options)
     answers = int(getattr(options, "shift", False))  # FOA's shift is put on features that have been classified already
     return Passes(kind.forwards(vit, options), backwards, weights, prompts, answers=answers)
 
@@ -270,8 +264,7 @@ def _row(
 def spread(seconds: Sequence[float], dense: Sequence[float]) -> tuple[float, float, float]:
     """Ratio of the medians, and quartiles of the ratios of single rounds."""
     ratios = [own / base for own, base in zip(seconds, dense, strict=True)]
-    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    return median(seconds) / median(dense), low, high
+    return median(seconds) / median(dense), *quartiles(ratios)
 
 
 def check_case(case: Case) -> None:
