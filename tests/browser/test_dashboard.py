@@ -167,7 +167,10 @@ def test_a_label_is_text_whatever_it_holds(watched: Any, server: Server) -> None
     until(watched, lambda: watched.locator("#classes li").count() > 0)
     label = "<img src=x onerror=alert(1)>"
     shown = watched.evaluate(
-        "label => { render({...latest, classes: [{label, count: 1}], events: [{time: 0, kind: 'error', text: label}]});"
+        "async label => { const { render } = await import('/sections.js');"
+        "const status = await (await fetch('/v1/status')).json();"
+        "const changed = {classes: [{label, count: 1}], events: [{time: 0, kind: 'error', text: label}]};"
+        "render({...status, ...changed}, 0, {images: 0, shown: []});"
         "return [document.querySelector('#classes .name').textContent, document.querySelector('#events .text').textContent,"
         "document.querySelectorAll('#classes img, #events img').length] }",
         label,
@@ -330,27 +333,34 @@ def test_who_wants_no_motion_gets_none(browser: Any, server: Server) -> None:
 # ---- what it is made of
 
 
-def test_numbers_and_times_are_written_for_people(watched: Any) -> None:
-    assert watched.evaluate("[null, 0, 0.0042, 0.5, 12.345, 123.4, 12345.6].map(number)") == [
-        "–", "0", "0.0042", "0.50", "12.3", "123", "12,346",
-    ]  # fmt: skip
-    assert watched.evaluate("[0, 59, 75, 8045, 180000].map(duration)") == [
-        "0 s",
-        "59 s",
-        "1 min 15 s",
-        "2 h 14 min",
-        "2 d 2 h",
-    ]
-    assert watched.evaluate("[0.2, 12, 75, 8045].map(ago)") == ["just now", "12 s ago", "1 min ago", "2 h ago"]
-    assert watched.evaluate("[0, 0.004, 0.235, 0.999, 1].map(percent)") == ["0 %", "< 1 %", "24 %", "> 99 %", "100 %"]
-    assert watched.evaluate("[1234, 2500000].map(count)") == ["1,234", "2.50 M"]
-    assert watched.evaluate("[5, 0.3, 290].map(ticks)") == [[0, 2, 4, 6], [0, 0.1, 0.2, 0.3], [0, 100, 200, 300]]
+def mapped(sheet: Any, module: str, function: str, values: list[Any]) -> list[Any]:
+    """What an exported function makes of each value."""
+    script = "async ([module, name, values]) => values.map((await import(module))[name])"
+    return sheet.evaluate(script, [module, function, values])
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "told"),
+    [
+        ("/words.js", "number", {None: "–", 0: "0", 0.0042: "0.0042", 0.5: "0.50", 12.345: "12.3", 123.4: "123"}),
+        ("/words.js", "number", {12345.6: "12,346"}),
+        ("/words.js", "duration", {0: "0 s", 59: "59 s", 75: "1 min 15 s", 8045: "2 h 14 min", 180000: "2 d 2 h"}),
+        ("/words.js", "ago", {0.2: "just now", 12: "12 s ago", 75: "1 min ago", 8045: "2 h ago"}),
+        ("/words.js", "percent", {0: "0 %", 0.004: "< 1 %", 0.235: "24 %", 0.999: "> 99 %", 1: "100 %"}),
+        ("/words.js", "count", {1234: "1,234", 2500000: "2.50 M"}),
+        ("/charts.js", "ticks", {5: [0, 2, 4, 6], 0.3: [0, 0.1, 0.2, 0.3], 290: [0, 100, 200, 300]}),
+    ],
+)
+def test_numbers_and_times_are_written_for_people(watched: Any, module: str, function: str, told: dict[Any, Any]) -> None:
+    assert mapped(watched, module, function, list(told)) == list(told.values())
 
 
 def test_a_missing_value_is_a_gap_and_a_lonely_one_a_dot(watched: Any) -> None:
-    drawn = watched.evaluate("strokes([0, 1, 2, 3, 4, 20, 21], [5, 6, null, 7, null, 8, 9], 10)")
+    draw = "async points => (await import('/charts.js')).strokes(...points, 10)"
+    drawn = watched.evaluate(draw, [[0, 1, 2, 3, 4, 20, 21], [5, 6, None, 7, None, 8, 9]])
     assert drawn == {"line": "M0.0,5.0L1.0,6.0M20.0,8.0L21.0,9.0", "dots": "M3.0,7.0h0"}
-    assert watched.evaluate("strokes([0, 1, 20, 21], [1, 1, 1, 1], 10).line") == "M0.0,1.0L1.0,1.0M20.0,1.0L21.0,1.0"
+    drawn = watched.evaluate(draw, [[0, 1, 20, 21], [1, 1, 1, 1]])
+    assert drawn["line"] == "M0.0,1.0L1.0,1.0M20.0,1.0L21.0,1.0"
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -358,7 +368,8 @@ def test_the_stream_is_read_however_it_is_cut(watched: Any, size: int) -> None:
     sent = ': still here\n\nid: 7\r\nevent: status\r\ndata: {"a":\r\ndata:  "ü\u2028"}\r\n\r\n'
     sent += "data\n\nevent: other\rdata:x\r\r\nlost"
     seen = watched.evaluate(
-        "async ([sent, size]) => { const bytes = new TextEncoder().encode(sent), seen = [];"
+        "async ([sent, size]) => { const { readEvents } = await import('/contact.js');"
+        "const bytes = new TextEncoder().encode(sent), seen = [];"
         "const body = new ReadableStream({start(way) {"
         "for (let i = 0; i < bytes.length; i += size) way.enqueue(bytes.slice(i, i + size)); way.close(); }});"
         "for await (const one of readEvents(body)) seen.push([one.event, one.data]); return seen }",

@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 import navia
-from navia.serve.access import Access, Buckets
+from navia.serve.access import OPEN, Access, Buckets
 from navia.serve.client import ServiceError
 from navia.serve.settings import Limits, Settings
 from tests.serve.server import Server, serving
@@ -60,9 +60,25 @@ def test_each_key_opens(server: Server, key: str) -> None:
     assert navia.Client(server.url, key=key).status()["model"] == "embedded"
 
 
-@pytest.mark.parametrize("path", ["/", "/dashboard.css", "/dashboard.js", "/healthz", "/readyz"])
+@pytest.mark.parametrize("path", sorted(OPEN))
 def test_what_a_stranger_may_see(server: Server, path: str) -> None:
     assert ask(server, "GET", path)[0] == 200
+
+
+def test_files_of_the_page_say_what_they_are(server: Server) -> None:
+    """Browsers run no script of another kind, as they are told not to guess."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    kinds = set()
+    for path in OPEN - {"/healthz", "/readyz"}:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        reply.read()
+        kinds.add((path.rpartition(".")[2], reply.getheader("content-type")))
+    assert kinds == {
+        ("/", "text/html; charset=utf-8"),
+        ("css", "text/css; charset=utf-8"),
+        ("js", "text/javascript; charset=utf-8"),
+    }
 
 
 def test_every_reply_ties_the_browser_down(server: Server) -> None:

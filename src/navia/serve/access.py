@@ -12,9 +12,10 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from navia.serve.dashboard import FILES
 from navia.serve.settings import Settings, is_loopback
 
-OPEN = {"/", "/dashboard.css", "/dashboard.js", "/healthz", "/readyz"}  # nothing in them that a stranger may not see
+OPEN = {*FILES, "/healthz", "/readyz"}  # nothing in them that a stranger may not see
 _MOST_BUCKETS = 10_000
 
 # what a browser may do with any reply

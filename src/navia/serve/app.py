@@ -24,13 +24,13 @@ from navia.adapt.delta import DeltaError
 from navia.errors import InputError, NaviaError
 from navia.serve.access import Access, Refusal
 from navia.serve.answers import BusyError
+from navia.serve.dashboard import FILES
 from navia.serve.messages import Done, PredictBody, PredictReply, Problem, RecentReply, Status
 from navia.serve.metrics import metrics
 from navia.serve.service import Service
 from navia.serve.settings import TOP, Limits
 from navia.serve.status import recent, status
 
-PAGE = Path(__file__).parent / "dashboard"
 _BYTES = "application/octet-stream"  # a delta as safetensors, or an array
 _FILE = {"type": "string", "format": "binary"}
 _EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
@@ -196,13 +196,13 @@ def _add_watching(app: FastAPI, service: Service) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    for path, name in (("/", "index.html"), ("/dashboard.css", "dashboard.css"), ("/dashboard.js", "dashboard.js")):
-        app.add_route(path, _file(name), methods=["GET"], include_in_schema=False)
+    for path, (file, kind) in FILES.items():
+        app.add_route(path, _file(file, kind), methods=["GET"], include_in_schema=False)
 
 
-def _file(name: str) -> Any:
+def _file(file: Path, kind: str) -> Any:
     async def get(_: Request) -> FileResponse:
-        return FileResponse(PAGE / name)
+        return FileResponse(file, media_type=kind)
 
     return get
 
