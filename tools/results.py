@@ -6,37 +6,45 @@ takes its own rows out of it, under its own labels. The rows are kept beside the
 
 import json
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from navia.bench.cell import Cell
 from navia.bench.grid import cells
 from navia.bench.store import Store
-from navia.report.results import tabulate
-from navia.report.tables import headline, how_to_read, markdown, setting_text
+from navia.report.results import Table, how_to_read, tabulate
+from navia.report.tables import headline, markdown, setting_text
+from navia.report.words import listed, readable
 from navia.spec import Spec, read_spec
 
 ROOT = Path(__file__).parents[1]
 SPECS = ("table1", "orders", "ablation", "layers")
+WIDTH = 150
 LEAD = """# Results
 
-DeiT-Ti on two validation images of each ImageNet class, ImageNet-C's corruptions made on the way at severity 5. Top-1
-in percent; one order of the images has its Wilson interval in brackets, several orders Student's t over them. Every
-row, with its fingerprint, is in [assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on
-each, beside other work: times are left out (benchmarks/speed.py measures these), memory is of one process.
+DeiT-Ti on two validation images of each ImageNet class, ImageNet-C's corruptions made on the way at severity 5. Top-1 in percent; one order of the images
+has its Wilson interval in brackets, several orders Student's t over them. Averages are given only for rows that have all columns. Every row, with its
+fingerprint, is in [assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on each, beside other work: times are left out
+(benchmarks/speed.py measures these), memory is of one process.
 
-The model is a small one and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of
-ViT-B/16 on 50,000 images of each corruption. Its learning rates were made for that; [adaptation](adaptation.md) says
-what that does to `contrast` here."""
+The model is a small one and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of ViT-B/16 on 50,000 images of each
+corruption. Its learning rates were made for that; [adaptation](adaptation.md) says what that does to `contrast` here.
+
+The specs look for the weights at `{checkpoint}` and for the images, in class folders and already
+cut to 224 px, at `{images}`, seen from where the command runs: put them there, or change both paths in the specs. Made by:"""  # noqa: E501
 
 
 def main(folder: Path) -> None:
-    store = Store(folder)
-    rows = {row["key"]: row for row in store.rows()}
+    rows = {row["key"]: row for row in Store(folder).rows()}
     specs = {name: read_spec(ROOT / "benchmarks" / "results" / f"{name}.yaml") for name in SPECS}
-    parts = [LEAD, "Made by:", "```sh\n" + "\n".join(_commands()) + "\n```"]
+    first = specs[SPECS[0]]
+    lead = LEAD.format(checkpoint=first.models[0].checkpoint, images=first.data[0].path)
+    parts = [lead, "```sh\n" + "\n".join(_commands()) + "\n```"]
     for name, spec in specs.items():
-        parts += _section(name, spec, rows)
+        title = (ROOT / "benchmarks" / "results" / f"{name}.yaml").read_text().split("\n")[0].removeprefix("# ")
+        parts += [f"## {title}", *section(spec, rows)]
     (ROOT / "docs" / "results.md").write_text("\n\n".join(parts) + "\n")
     wanted = {cell.key for spec in specs.values() for cell in cells(spec)}
     kept = "".join(json.dumps(row) + "\n" for key, row in rows.items() if key in wanted)
@@ -49,27 +57,65 @@ def _commands() -> Iterator[str]:
     yield "python tools/results.py results"
 
 
-def _section(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
-    title = (ROOT / "benchmarks" / "results" / f"{name}.yaml").read_text().split("\n")[0].removeprefix("# ")
+def section(spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """How much of a spec has been run, what came out, and what is missing."""
     asked = cells(spec)
     own = [{**rows[cell.key], "label": cell.label} for cell in asked if cell.key in rows]
-    yield f"## {title}"
+    lost = [cell for cell in asked if cell.key not in rows]
+    yield f"{len(own)} of {len(asked)} cells have been run."
     if own:
         results = tabulate(own)
         for table in results.tables:
-            yield from filter(
-                None, (headline(table), setting_text(table), markdown(table, with_paper=True, without=("ms",)))
-            )
-            yield " ".join(how_to_read(table))
-        yield from results.apart
-    lost: dict[str, list[str]] = {}
-    for cell in asked:
-        if cell.key not in rows:
-            lost.setdefault(str(cell.label), []).append(f"{cell.domain.replace('_', ' ')} in order {cell.seed}")
+            yield from _table(table, with_headline=not lost)
+        yield from map(_wrapped, results.apart)
     if lost:
-        count = sum(map(len, lost.values()))
-        said = "\n".join(f"- {label}: {', '.join(where)}" for label, where in lost.items())
-        yield f"Not run yet, {count} of {len(asked)} cells:\n\n{said}"
+        yield "Not run yet:\n\n" + "\n".join(missing(asked, lost))
+
+
+def _table(table: Table, with_headline: bool) -> Iterator[str]:
+    """The highest average is told only of a whole table: of a part it might be another one's."""
+    if with_headline and (told := headline(table)):
+        yield _wrapped(told)
+    yield _wrapped(setting_text(table))
+    yield markdown(table, with_paper=True, without=("ms",))
+    yield _wrapped(" ".join(how_to_read(table)))
+
+
+def missing(asked: Sequence[Cell], lost: Sequence[Cell]) -> Iterator[str]:
+    """A line for all labels that lack the same cells."""
+    labels: dict[str, list[str]] = {}
+    for label in dict.fromkeys(cell.label for cell in lost):
+        own = [[cell for cell in part if cell.label == label] for part in (asked, lost)]
+        labels.setdefault(_what_is_lost(*own), []).append(f"`{label}`")
+    for what, names in labels.items():
+        yield _wrapped(f"- {', '.join(names)}: {what}", indent="  ")
+
+
+def _what_is_lost(asked: Sequence[Cell], lost: Sequence[Cell]) -> str:
+    """'all 45', or 'fog and snow in order 0; all 15 in orders 1 and 2'."""
+    if len(lost) == len(asked):
+        return f"all {len(asked)}"
+    orders = list(dict.fromkeys(cell.seed for cell in asked))
+    alike: dict[str, list[str]] = {}
+    for order in orders:
+        there, gone = ([readable(cell.domain) for cell in part if cell.seed == order] for part in (asked, lost))
+        if gone:
+            alike.setdefault(_domains(there, gone), []).append(str(order))
+    if len(orders) == 1:
+        return next(iter(alike))
+    return "; ".join(f"{what} in order{'s' * (len(own) > 1)} {listed(own)}" for what, own in alike.items())
+
+
+def _domains(asked: Sequence[str], lost: Sequence[str]) -> str:
+    """By those that are missing or by those that are there, whichever are fewer."""
+    there = [domain for domain in asked if domain not in lost]
+    if not there:
+        return f"all {len(asked)}"
+    return listed(lost) if len(lost) <= len(there) else f"all {len(asked)} but {listed(there)}"
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

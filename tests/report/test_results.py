@@ -35,6 +35,7 @@ from navia.report.results import (
     collapses,
     convergence,
     effective_classes,
+    how_to_read,
     interval_text,
     legible,
     rate_sweeps,
@@ -210,6 +211,22 @@ def test_one_seed_has_the_rows_wilson_interval_and_several_have_students() -> No
     text = page_markdown(tabulate(rows))
     assert "by Student's t; 3 seeds" in text
     assert "Wilson" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ([("tent", {}), ("sar", {})], "before the step from its image."),
+        ([("lame", {})], "before the step from its image; LAME fits it to the batch itself, without labels."),
+        (
+            [("lame", {}), ("sar", {"variant": "foa"}), ("foa", {})],
+            "; FOA, LAME and SAR with variant=foa fit it to the batch",
+        ),
+    ],
+)
+def test_methods_that_look_at_the_batch_before_they_answer_are_named(settings: list[Any], told: str) -> None:
+    table = only(tabulate([made_up(method, options=options) for method, options in settings]))
+    assert told in how_to_read(table)[0]
 
 
 # ---- columns

@@ -8,7 +8,7 @@ from navia.report.numbers import finite, shown
 from navia.report.page import Cell, Column, PictureRow, Section, facts, page, pictures, steps, table
 from navia.report.scatter import Point, scatter
 from navia.report.svg import Interval, beside, interval_of
-from navia.report.words import COST_NOTE, capital, cost_unit
+from navia.report.words import COST_NOTE, capital, cost_unit, listed
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _verdict(story: DemoStory, base: DemoRow, domain: str) -> str:
     worse = [row.name for row in others if _apart(base, row, domain)]
     unsettled = [row.name for row in others if row.name not in (*better, *worse)]
     kinds = (("better than no adaptation", better), ("worse", worse), ("not settled by these images", unsettled))
-    return f"{capital(domain)}: " + "; ".join(f"{kind}: {_listed(names)}" for kind, names in kinds if names) + "."
+    return f"{capital(domain)}: " + "; ".join(f"{kind}: {listed(names)}" for kind, names in kinds if names) + "."
 
 
 def _apart(upper: DemoRow, lower: DemoRow, domain: str) -> bool:
@@ -123,10 +123,6 @@ def _count(things: Sequence[str], name: str) -> str:
     words = ("no", "one", "two", "three", "four", "five", "six")
     count = words[len(things)] if len(things) < len(words) else str(len(things))
     return f"{count} {name}{'' if len(things) == 1 else 's'}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 # ---- sections

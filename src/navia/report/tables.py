@@ -20,7 +20,7 @@ from navia.report.results import (
     short_path,
     texts,
 )
-from navia.report.words import readable
+from navia.report.words import listed, readable
 
 CSV_FIELDS = (
     "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
@@ -209,9 +209,7 @@ def _domains_and_seeds(cells: Mapping[str, Sequence[int]]) -> str:
 
 
 def _few(things: Sequence[str], kind: str = "domains") -> str:
-    if len(things) > 4:
-        return f"{len(things)} {kind}"
-    return things[0] if len(things) == 1 else f"{', '.join(things[:-1])} and {things[-1]}"
+    return f"{len(things)} {kind}" if len(things) > 4 else listed(things)
 
 
 def _count(number: int, name: str) -> str:

@@ -1,5 +1,7 @@
 """Words that several pages and tables share."""
 
+from collections.abc import Sequence
+
 
 def readable(name: str) -> str:
     """A corruption, domain or option as people write it: 'gaussian noise'."""
@@ -9,6 +11,11 @@ def readable(name: str) -> str:
 def capital(text: str) -> str:
     """A beginning of a sentence; other capitals stay: 'ImageNet-R'."""
     return text[:1].upper() + text[1:]
+
+
+def listed(names: Sequence[str]) -> str:
+    """'fog, snow and frost'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def cost_unit(largest_gmacs: float) -> tuple[str, float]:

@@ -3,6 +3,7 @@
 from navia.report.numbers import shown_alike
 from navia.report.results.tables import Block, Table
 from navia.report.results.values import Column, Value
+from navia.report.words import listed
 
 
 def texts(block: Block, column: Column) -> list[str]:
@@ -37,7 +38,7 @@ def interval_text(value: Value) -> str:
 def how_to_read(table: Table) -> list[str]:
     """What the numbers of a table are, in sentences."""
     kinds = {line.value(column).interval for line in table.lines for column in table.columns if column.is_accuracy}
-    said = ["Top-1 accuracy in percent; every answer was given before the model had learned from its image."]
+    said = [f"Top-1 accuracy in percent; every answer was given before the step from its image{_seen_first(table)}."]
     if "t" in kinds:
         said.append(
             f"± is the 95 % interval of the mean over seeds (orders of the stream), by Student's t; {_seed_counts(table)}."
@@ -50,6 +51,19 @@ def how_to_read(table: Table) -> list[str]:
     if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
         said.append("Times of lines that are scored on the last third are those of answering alone.")
     return [*said, *_mixed_clocks(table), *_repeats(table)]
+
+
+def _seen_first(table: Table) -> str:
+    """Some methods look at the whole batch before they answer: FOA answers with the fittest of its candidates, LAME lets
+    neighbours agree, and SAR as in FOA's paper answers from weights that were moved along the batch's own gradient."""
+    settings = [line.setting for line in table.lines]
+    present = {
+        "FOA": any(setting.method == "foa" for setting in settings),
+        "LAME": any(setting.method == "lame" for setting in settings),
+        "SAR with variant=foa": any((s.method, s.given.get("variant")) == ("sar", "foa") for s in settings),
+    }
+    named = [name for name, found in present.items() if found]
+    return f"; {listed(named)} fit{'s' * (len(named) == 1)} it to the batch itself, without labels" if named else ""
 
 
 def _seed_counts(table: Table) -> str:

@@ -1,0 +1,81 @@
+"""tools/results.py: the page of the documentation, from rows of which some are missing."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from navia.bench.grid import cells
+from navia.spec import Spec, parse_spec
+from tests.report.test_results import made_up
+
+SPEC = """
+models: [{name: timm:made_up}]
+data: [{path: nowhere/val, corruptions: all, severity: 5}]
+seeds: [0, 1, 2]
+runs:
+  - {method: none, label: plain}
+  - {method: tent, label: tent}
+  - {method: align, label: align}
+  - {method: align, reduce: [tome:8], label: "align, tome:8"}
+"""
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    path = Path(__file__).parents[2] / "tools" / "results.py"
+    found = importlib.util.spec_from_file_location("results_tool", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def spec() -> Spec:
+    return parse_spec(SPEC, "made_up.yaml")
+
+
+def rows_of(spec: Spec, label: str, *seeds: int, domains: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Rows of some cells; no domains: of all."""
+    own = [c for c in cells(spec) if c.label == label and c.seed in seeds and (not domains or c.domain in domains)]
+    return {c.key: {**made_up(c.method, c.domain, reduce=c.reduce, seed=c.seed), "key": c.key} for c in own}
+
+
+def test_what_is_missing_is_said_once_and_shortly(tool: ModuleType, spec: Spec) -> None:
+    few = ("gaussian_noise", "fog")
+    rows = rows_of(spec, "plain", 0, domains=few) | rows_of(spec, "tent", 0, domains=few)
+    parts = list(tool.section(spec, rows))
+    assert parts[0] == "4 of 150 cells have been run."
+    assert parts[-1].split("\n\n")[1].split("\n") == [
+        "- `align`, `align, tome:8`: all 45",
+        "- `plain`: all 15 but gaussian noise and fog",
+        "- `tent`: all 15 but gaussian noise and fog in order 0; all 15 in orders 1 and 2",
+    ]
+
+
+def test_few_missing_cells_are_named(tool: ModuleType, spec: Spec) -> None:
+    rows = {
+        key: row
+        for label in ("plain", "tent", "align", "align, tome:8")
+        for key, row in rows_of(spec, label, 0, 1, 2).items()
+    }
+    whole = list(tool.section(spec, rows))
+    assert whole[0] == "150 of 150 cells have been run."
+    assert whole[1].startswith("Highest average: ")
+    for cell in cells(spec):
+        if cell.label == "tent" and cell.domain in ("fog", "jpeg_compression") and cell.seed > 0:
+            del rows[cell.key]
+    parts = list(tool.section(spec, rows))
+    assert parts[-1].endswith("- `tent`: fog and jpeg compression in orders 1 and 2")
+    assert not any(part.startswith("Highest") for part in parts)  # of a part of the cells it might be another
+
+
+def test_a_spec_of_which_nothing_was_run(tool: ModuleType, spec: Spec) -> None:
+    assert list(tool.section(spec, {})) == [
+        "0 of 150 cells have been run.",
+        "Not run yet:\n\n- `plain`: all 15\n- `tent`, `align`, `align, tome:8`: all 45",
+    ]
