@@ -16,7 +16,7 @@ def batch_moments(features: Tensor, world: World | None = None, recent: Tensor |
     count = world.count(len(rows))
     mean = world.total(rows.sum(dim=0)) / count
     variance = world.total((rows - mean).square().sum(dim=0)) / (count - 1)
-    return mean, variance.sqrt()
+    return mean, variance.clamp(min=1e-12).sqrt()  # at zero, where all rows are equal, a root has no gradient
 
 
 class StreamMoments:

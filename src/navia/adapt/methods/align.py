@@ -12,6 +12,7 @@ from torch import Tensor
 from navia.adapt.losses import discrepancy, entropy
 from navia.adapt.method import METHODS, Learned, Look, Method, Sgd
 from navia.adapt.moments import batch_moments
+from navia.adapt.recent import Recent, check_recent
 from navia.adapt.shift import ActivationShift
 from navia.vit.forward import head
 
@@ -27,6 +28,10 @@ class AlignOptions(Sgd):
     shift: bool = False
     enough: int = 8
     recent: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_recent(self.enough, self.recent)
 
 
 @METHODS.register("align")
@@ -51,8 +56,11 @@ class Align(Method):
         count = self.world.count(len(features))
         if self.options.shift:
             self._shift.update(self.world.total_(features[:, -1].detach().sum(dim=0)) / count)
-        recent = self._remember(features) if count < self.options.enough else None
-        if count + (0 if recent is None else len(recent)) < max(2, self.options.enough if recent is not None else 2):
+        buffer = Recent(self.memory, self.options.enough, self.options.recent)
+        recent = buffer.lent(count)
+        buffer.add(features, count)
+        seen = count if recent is None else self.world.count(len(features) + len(recent))  # the same on every process
+        if not buffer.suffice(seen):
             return Learned(kept=0, note="too few images for statistics yet")
         mean, std = batch_moments(features, self.world, recent)
         distance = discrepancy(mean, std, self.source.mean, self.source.std)
@@ -81,10 +89,3 @@ class Align(Method):
         if vector is None:
             return look.outcome.logits.detach()
         return head(self.vit, look.outcome.pooled.detach(), vector, self.classes)
-
-    def _remember(self, features: Tensor) -> Tensor:
-        """The recent features [M, L, D] before this batch; the batch joins them for the next one."""
-        before = self.memory.get("recent")
-        before = features.detach()[:0] if before is None else before
-        self.memory["recent"] = torch.cat([before, features.detach()])[-self.options.recent :]
-        return before

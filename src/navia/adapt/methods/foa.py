@@ -13,6 +13,7 @@ from navia.adapt.losses import entropy
 from navia.adapt.method import METHODS, Learned, Look, Method, Options
 from navia.adapt.methods.navia import prompt_bound
 from navia.adapt.moments import batch_moments
+from navia.adapt.recent import Recent, check_recent
 from navia.adapt.shift import ActivationShift
 from navia.errors import NaviaError, SpecError
 from navia.vit.forward import Outcome, Touch, head, run
@@ -21,9 +22,9 @@ from navia.vit.vit import ViT
 
 @dataclass(frozen=True)
 class FoaOptions(Options):
-    """prompts: tokens that are optimised. population: candidates per batch; 0: 4 + 3 ln(dimensions). weight: of the squared
-    statistics distance. sigma: first step of CMA-ES. diagonal: estimate variances only (much cheaper).
-    enough, recent: as for align."""
+    """prompts: tokens that are optimised. population: candidates per batch, one of them the best so far; 0: it and
+    4 + 3 ln(dimensions) others. weight: of the squared statistics distance. sigma: first step of CMA-ES. diagonal: estimate
+    variances only (much cheaper). enough, recent: as for align."""
 
     prompts: int = 3
     population: int = 0
@@ -36,8 +37,9 @@ class FoaOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.prompts < 1 or self.population == 1:
-            raise SpecError("foa needs at least 1 prompt and a population of at least 2")
+        check_recent(self.enough, self.recent)
+        if self.prompts < 1 or self.population in (1, 2):
+            raise SpecError("foa needs at least 1 prompt and a population of at least 3 (or 0: by the model's width)")
 
 
 @METHODS.register("foa")
@@ -76,11 +78,13 @@ class Foa(Method):
     @torch.no_grad()
     def look(self, images: Tensor) -> Look:
         """Try every candidate and the best prompts so far; answer with the fittest, shifted."""
+        recent = self._recent.lent(len(images))
+        if not self._recent.suffice(len(images) + (0 if recent is None else len(recent))):
+            outcome = self.walk(images, features=True)
+            return Look(self._answer(outcome), images, outcome, Learned(kept=0, note="too few images for statistics yet"))
         search = pickle.loads(self.memory["search"])
         shape = self.memory["prompts"].shape
         candidates = [*search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
-        recent = self.memory.get("recent")
-        recent = recent if len(images) < self.options.enough else None
         losses, best, features = [], None, []
         for candidate in candidates:
             prompts = torch.from_numpy(candidate).to(images).view(shape)
@@ -100,29 +104,31 @@ class Foa(Method):
             features.append(outcome.pooled[:, 0].mean(dim=0))
         assert best is not None
         prompts, outcome = best
-        shift = self._shift
-        answer = head(self.vit, outcome.pooled, shift.vector() if self.options.shift else None, self.classes)
-        learned = Learned(kept=len(images), loss=min(losses))
-        if not all(math.isfinite(loss) for loss in losses):
-            return Look(answer, images, outcome, Learned(kept=0, note="too few images for statistics yet"))
+        answer = self._answer(outcome)
+        if math.inf in losses:
+            return Look(answer, images, outcome, Learned(kept=0, note="the loss of a candidate is not finite"))
         search.tell(candidates, losses)
-        shift.update(torch.stack(features).mean(dim=0))
+        self._shift.update(torch.stack(features).mean(dim=0))
         self.memory.update(prompts=prompts, search=pickle.dumps(search))
-        return Look(answer, images, outcome, learned)
+        return Look(answer, images, outcome, Learned(kept=len(images), loss=min(losses)))
 
     def learn(self, look: Look) -> Learned:
         assert look.learned is not None
         assert look.outcome is not None
         assert look.outcome.features is not None
-        if len(look.images) < self.options.enough:
-            before = self.memory.get("recent", look.outcome.features[:0])
-            self.memory["recent"] = torch.cat([before, look.outcome.features])[-self.options.recent :]
+        self._recent.add(look.outcome.features, len(look.images))
         return look.learned
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        outcome = self.walk(images)
+        return self._answer(self.walk(images))
+
+    def _answer(self, outcome: Outcome) -> Tensor:
         return head(self.vit, outcome.pooled, self._shift.vector() if self.options.shift else None, self.classes)
+
+    @property
+    def _recent(self) -> Recent:
+        return Recent(self.memory, self.options.enough, self.options.recent)
 
     def remembers(self) -> dict[str, tuple[int | None, ...]]:
         return {"recent": (None, self.vit.depth, self.vit.dim), "running_feature": (self.vit.dim,)}
@@ -133,16 +139,14 @@ class Foa(Method):
         return ActivationShift(self.source, self.memory)
 
     def _fitness(self, outcome: Outcome, recent: Tensor | None) -> float:
-        """sum H + weight B/64 (|std_t - std_S|^2 + |mean_t - mean_S|^2); infinite while there are too few images."""
+        """sum H + weight B/64 (|std_t - std_S|^2 + |mean_t - mean_S|^2); infinite where that is no number."""
         assert self.source is not None
         assert outcome.features is not None
         count = len(outcome.features)
-        seen = count + (0 if recent is None else len(recent))
-        if seen < 2 or (count < self.options.enough and seen < self.options.enough):
-            return math.inf
         mean, std = batch_moments(outcome.features, recent=recent)
         distance = (std - self.source.std).square().sum() + (mean - self.source.mean).square().sum()
-        return float(entropy(outcome.logits).sum() + self.options.weight * count / 64 * distance)
+        loss = float(entropy(outcome.logits).sum() + self.options.weight * count / 64 * distance)
+        return loss if math.isfinite(loss) else math.inf
 
 
 def population(dimensions: int, options: FoaOptions) -> int:
