@@ -57,15 +57,15 @@ class Adapter:
         self.callbacks = Callbacks(callbacks)
         self.steps = 0
         self.last: Step | None = None
-        self._source_state = method.state()
+        self._source_state = guard.source if guard else method.state()
         self._source_tensors = {name: value.clone() for name, value in method.tensors().items()}
         self.callbacks.start(self)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Predict, then adapt: logits [B, C] from before the update."""
-        logits, look = self.answer(images)
+        _, look = self.answer(images)
         self.update(look)
-        return logits if self.last is None or self.last.guard is None else look.logits
+        return look.logits
 
     def answer(self, images: Tensor) -> tuple[Tensor, Look]:
         """The first half of a call: logits now, and what `update` needs to learn from the batch afterwards."""
@@ -73,7 +73,7 @@ class Adapter:
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():  # callers may well be inside no_grad or inference_mode
             look = self.method.look(images.clone() if images.is_inference() else images)
-        self._answer_seconds = time.perf_counter() - start
+        look.seconds = time.perf_counter() - start
         return look.logits, look
 
     def update(self, look: Look) -> Step:
@@ -81,8 +81,8 @@ class Adapter:
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
             learned = self.method.learn(look)
+            verdict = self.guard.watch(self.method, look.logits, learned) if self.guard else None
         self.steps += 1
-        verdict = self.guard.watch(self.method, look.logits, learned) if self.guard else None
         if verdict and not bool(torch.isfinite(look.logits).all()):
             look.logits = self.method.predict(look.images)  # answers from a broken state are worth nothing
         self.last = self._report(look, learned, verdict, time.perf_counter() - start)
@@ -94,6 +94,7 @@ class Adapter:
         self.method.vit.check_images(images)
         return self.method.predict(images)
 
+    @torch.inference_mode(False)  # the optimiser cannot go on with tensors that were made in the caller's inference mode
     def reset(self) -> None:
         """Back to the source: parameters, optimiser, statistics and random numbers, to the bit."""
         self.method.load_state(self._source_state)
@@ -105,6 +106,7 @@ class Adapter:
         """Write what moved (safetensors with provenance). notes: kept in its metadata, and returned by `load`."""
         save_delta(path, self.method, self._source_tensors, self._weights, self.steps, notes)
 
+    @torch.inference_mode(False)
     def load(self, path: str | Path) -> dict[str, str]:
         """Start from a saved delta of the same model, method and reducer; the optimiser starts anew. Its metadata."""
         tensors, metadata = read_delta(path)
@@ -134,10 +136,13 @@ class Adapter:
         guard = copy.deepcopy(self.guard.state()) if self.guard else None
         return {"method": self.method.state(), "guard": guard, "steps": self.steps}
 
+    @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; a guard that was not there then begins anew."""
         self.method.load_state(state["method"])
-        if self.guard and state["guard"] is not None:
-            self.guard.load_state(copy.deepcopy(state["guard"]))
+        if self.guard:
+            self.guard.clear()
+            self.guard.load_state(copy.deepcopy(state["guard"] or {}))
         self.steps = state["steps"]
 
     @functools.cached_property
@@ -173,7 +178,7 @@ class Adapter:
             kept=learned.kept,
             guard=verdict,
             note=learned.note,
-            seconds_answer=self._answer_seconds,
+            seconds_answer=look.seconds,
             seconds_update=seconds,
         )
 
@@ -194,9 +199,11 @@ def adapt(
     """An adapter of `model` (a navia ViT, a name, or a library's module).
 
     method: one of `navia.methods()`; its options as keyword arguments. reduce: 'tome:8', 'evit:8', 'tofu:8', ...
-    source: statistics of clean images, or the file they were saved to; align, navia, foa and foa_bp need them.
+    source: statistics of clean images, or the file they were saved to; align, navia, foa and foa_bp need them, none with
+    shift=True too, and eata with fisher=True (unless its option fisher is 0).
     classes: columns to answer with (ImageNet-R: its 200 classes). guard: watch for collapse and go back if need be.
     distributed: one stream over the processes of torch.distributed, each with its share of the batch.
+    seed: of the method's own random numbers (CoTTA's views and restored weights, DeYO's shuffles, FOA's candidates).
     callbacks: told about every step, see `navia.callbacks`; one that fails is logged and never costs an answer.
     """
     vit = model if isinstance(model, ViT) else load(model)

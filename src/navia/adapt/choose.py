@@ -1,6 +1,7 @@
 """Label-free choice of NAVIA's settings: the lowest Eq. 7 on the first images of the target (section 4 of the paper)."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ GRID: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """options: to pass to `adapt`. table: every setting with its score. images, forwards, seconds: what the choice cost."""
+    """options: to pass to `adapt`. table: every setting with its score. images, steps, seconds: what the choice cost."""
 
     options: dict[str, Any]
     table: tuple[tuple[dict[str, Any], float], ...]
@@ -47,6 +48,8 @@ def choose(
 
     Each runs from the source with updates; its score is the mean loss before the update over the last half of the
     batches. The paper names the criterion but not the number of images; 8 batches of 64 is ours.
+    grid: values to try of each option, the paper's by default. fixed: options that all settings share.
+    progress: called after each setting with how many are done, and how many there are.
     """
     settings = grid or _grid_for(vit)
     if batches < 2:
@@ -62,7 +65,9 @@ def choose(
         table.append((options, _score(vit, stream, source, method, reduce, {**fixed, **options})))
         if progress:
             progress(number + 1, len(combinations))
-    best = min(table, key=lambda row: row[1])[0]
+    best, score = min(table, key=lambda row: row[1])
+    if math.isinf(score):
+        raise InputError(f"no setting of the {len(table)} has a finite loss on these images: lower the learning rates")
     seen = sum(len(chunk) for chunk in stream)
     return Choice({**fixed, **best}, tuple(table), seen, len(table) * len(stream), time.perf_counter() - start)
 
@@ -75,11 +80,14 @@ def _score(
     for chunk in stream:
         adapter(chunk)
         assert adapter.last is not None
-        if adapter.last.loss is None:
-            raise SpecError(f"method {method!r} has no loss to choose by")
-        losses.append(adapter.last.loss)
+        if adapter.last.loss is not None:  # a last batch of few images makes no step
+            losses.append(adapter.last.loss)
+    if not losses:
+        why = f": {adapter.last.note}" if adapter.last is not None and adapter.last.note else ""
+        raise SpecError(f"method {method!r} has no loss to choose by{why}")
     late = losses[len(losses) // 2 :]
-    return sum(late) / len(late)
+    score = sum(late) / len(late)
+    return score if math.isfinite(score) else math.inf
 
 
 def _grid_for(vit: ViT) -> dict[str, tuple[Any, ...]]:

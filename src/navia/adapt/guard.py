@@ -15,6 +15,7 @@ from navia.adapt.losses import effective_classes, entropy
 from navia.adapt.method import Learned, Method
 from navia.adapt.parameters import norm_of, relative_move
 from navia.adapt.world import World
+from navia.errors import SpecError
 
 log = logging.getLogger("navia.guard")
 
@@ -40,17 +41,25 @@ class GuardOptions:
     away: float = 4.0
     patience: int = 3
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 1 if name in ("every", "images", "patience") else 0
+            if not value >= least:  # neither is NaN
+                raise SpecError(f"the guard's {name} must be at least {least}, got {value}")
+
 
 class Guard:
+    """Judges every step of one method. `source`: its state before the first; `good`: the last one without trouble."""
+
     def __init__(self, method: Method, options: GuardOptions | None = None) -> None:
         self.options = options or GuardOptions()
         self.world: World = method.world
-        self._source = method.state()
+        self.source = method.state()
         self.clear()
 
     def clear(self) -> None:
         """Forget the stream: at the start and after a reset."""
-        self.good = self._source
+        self.good = self.source
         self.seen = 0
         self.steps = 0
         self.entropy = 0.0
@@ -69,11 +78,11 @@ class Guard:
         self.troubles = [step for step in self.troubles if self.steps - step < 10 * self.options.patience]
         self.troubles.append(self.steps)
         hopeless = trouble.startswith(_COLLAPSE) or len(self.troubles) >= self.options.patience
-        method.load_state(self._source if hopeless else self.good)
+        method.load_state(self.source if hopeless else self.good)
         if hopeless:
-            self.good, self.troubles = self._source, []
+            self.good, self.troubles = self.source, []
         self.histogram, self.entropy, self.seen, self.reference = None, 0.0, 0, None
-        verdict = f"{trouble}; restored {'the source' if self.good is self._source else 'the last good state'}"
+        verdict = f"{trouble}; restored {'the source' if self.good is self.source else 'the last good state'}"
         log.warning("step %d: %s", self.steps, verdict)
         return verdict
 
@@ -93,7 +102,7 @@ class Guard:
         return None if bool(torch.isfinite(logits).all()) else "the logits are not finite"
 
     def _drifted(self, method: Method) -> str | None:
-        drift = relative_move(method.parameters, self._source["parameters"], method.vit)
+        drift = relative_move(method.parameters, self.source["parameters"], method.vit)
         return f"the parameters moved by {drift:.2f} of their size" if drift > self.options.drift else None
 
     def _strayed(self, method: Method, learned: Learned) -> str | None:
@@ -103,8 +112,7 @@ class Guard:
         return f"the CLS statistics are {away:.1f} variances off the source's" if away > self.options.away else None
 
     def _collapsed(self, logits: Tensor) -> str | None:
-        count, classes = logits.shape
-        histogram = torch.bincount(logits.argmax(dim=1), minlength=classes).double()
+        histogram = torch.bincount(logits.argmax(dim=1), minlength=logits.shape[1]).double()
         summary = torch.cat([histogram, entropy(logits.float()).sum().double().reshape(1)])
         summary = self.world.total_(summary.cpu())
         histogram, total = summary[:-1], float(summary[-1])
@@ -125,9 +133,10 @@ class Guard:
         return None
 
     def state(self) -> dict[str, Any]:
-        kept = ("good", "seen", "steps", "entropy", "histogram", "reference", "troubles")
-        return {name: getattr(self, name) for name in kept}
+        """What it knows of the stream; a good state that is still the source is None."""
+        kept = ("seen", "steps", "entropy", "histogram", "reference", "troubles")
+        return {"good": None if self.good is self.source else self.good} | {name: getattr(self, name) for name in kept}
 
     def load_state(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            setattr(self, name, value)
+            setattr(self, name, self.source if name == "good" and value is None else value)
