@@ -3,7 +3,9 @@
 import dataclasses
 import logging
 import math
+import re
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +14,11 @@ from PIL import Image
 
 import navia
 from navia.adapt.delta import DeltaError
+from navia.adapt.guard import GuardOptions
 from navia.adapt.losses import entropy
+from navia.adapt.methods import foa
+from navia.adapt.moments import batch_moments
+from navia.adapt.parameters import weights_and_biases
 from navia.adapt.statistics import SourceError
 from navia.errors import InputError, SpecError
 from tests.families import build, images_for
@@ -114,6 +120,8 @@ class TestBadRequests:
     def test_eata_without_fisher(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
         with pytest.raises(SourceError, match="fisher=True"):
             navia.adapt(vit, "eata", "tome:2", source)
+        with pytest.raises(SourceError, match=r"measure\(vit, images, reduce, fisher=True\)"):
+            navia.adapt(vit, "eata", "tome:2")
         navia.adapt(vit, "eata", "tome:2", fisher=0.0)
 
     def test_unknown_method_and_option(self, vit: navia.ViT) -> None:
@@ -137,7 +145,15 @@ class TestBadRequests:
             ("navia", {"budget": 99}),
             ("navia", {"bias_position": "nowhere"}),
             ("navia", {"token": "two"}),
+            ("navia", {"budget": "six"}),
+            ("navia", {"budget": 2.0}),
+            ("navia", {"layers": 3}),
+            ("navia", {"layers": [0, "1"]}),
+            ("align", {"recent": 0}),
+            ("align", {"enough": 40}),
+            ("foa", {"recent": 6}),
             ("foa", {"prompts": 0}),
+            ("foa", {"population": 2}),
         ],
     )
     def test_bad_option_values(
@@ -145,6 +161,33 @@ class TestBadRequests:
     ) -> None:
         with pytest.raises(SpecError):
             navia.adapt(vit, method, "tome:2", source, **options)
+
+    @pytest.mark.parametrize(
+        ("method", "options", "complaint"),
+        [
+            ("navia", {"embedding": "False"}, "option embedding must be true or false, got 'False'"),
+            ("navia", {"biases": 0}, "option biases must be true or false, got 0"),
+            ("tent", {"lr": "abc"}, "option lr must be a number, got 'abc'"),
+            ("tent", {"momentum": True}, "option momentum must be a number, got True"),
+            ("lame", {"neighbours": 2.5}, "option neighbours must be a whole number, got 2.5"),
+            ("lame", {"neighbours": None}, "option neighbours must be a whole number, got None"),
+        ],
+    )
+    def test_options_of_another_kind_are_refused_by_name(
+        self, vit: navia.ViT, source: navia.SourceStatistics, method: str, options: dict[str, object], complaint: str
+    ) -> None:
+        with pytest.raises(SpecError, match=re.escape(complaint)):
+            navia.adapt(vit, method, "tome:2", source, **options)
+
+    def test_numbers_of_numpy_and_whole_rates_are_numbers(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        navia.adapt(vit, "navia", "tome:2", source, lr=np.float32(1e-3), weight=30, enough=np.int64(8), layers=(0, 2))
+
+    @pytest.mark.parametrize(
+        "options", [{"every": 0}, {"images": 0}, {"patience": 0}, {"drift": -1.0}, {"away": float("nan")}]
+    )
+    def test_impossible_guards(self, options: dict[str, Any]) -> None:
+        with pytest.raises(SpecError, match=f"guard's {next(iter(options))} must be at least"):
+            GuardOptions(**options)
 
 
 class TestDelta:
@@ -268,12 +311,55 @@ class TestStreams:
         assert "recent" not in adapter.method.memory
 
     def test_statistics_with_recent_features_are_those_of_all(self) -> None:
-        from navia.adapt.moments import batch_moments
-
         x = torch.randn(10, 3, 4)
         mean, std = batch_moments(x[7:], recent=x[:7])
         torch.testing.assert_close(mean, x.mean(dim=0))
         torch.testing.assert_close(std, x.std(dim=0))
+
+    @pytest.mark.parametrize("method", ["align", "navia", "foa_bp"])
+    def test_a_still_camera_keeps_its_gradients_finite(
+        self, source: navia.SourceStatistics, vit: navia.ViT, method: str
+    ) -> None:
+        """Eight equal frames one by one: statistics of no variance at all."""
+        adapter = navia.adapt(vit, method, "tome:2", source, guard=False)
+        for _ in range(9):
+            assert adapter(shifted(vit, 1, 0)).isfinite().all()
+        assert all(p.isfinite().all() for p in adapter.method.parameters.values())
+
+    def test_statistics_of_equal_rows_have_a_gradient(self) -> None:
+        row = torch.randn(1, 3, 4)
+        features = row.clone().requires_grad_()
+        _, std = batch_moments(features, recent=row.expand(7, -1, -1))
+        std.sum().backward()
+        assert features.grad is not None
+        assert torch.equal(features.grad, torch.zeros_like(row))
+        torch.testing.assert_close(std, torch.zeros(3, 4), atol=1e-5, rtol=0)
+
+    def test_foa_answers_with_its_prompts_until_there_are_enough_images(
+        self, source: navia.SourceStatistics, vit: navia.ViT
+    ) -> None:
+        adapter = navia.adapt(vit, "foa", "tome:2", source, population=4)
+        kept = []
+        for i in range(9):
+            x = shifted(vit, 1, i)
+            before = adapter.predict(x)
+            answer = adapter(x)
+            assert adapter.last is not None
+            kept.append(adapter.last.kept)
+            assert adapter.last.kept or (torch.equal(answer, before) and "too few images" in (adapter.last.note or ""))
+        assert kept == [0] * 7 + [1] * 2
+
+    def test_foa_names_a_loss_that_is_no_number_and_answers_with_another_candidate(
+        self, source: navia.SourceStatistics, vit: navia.ViT, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ask = foa._Search.ask
+        monkeypatch.setattr(
+            foa._Search, "ask", lambda search: [c * (np.nan if i == 0 else 1) for i, c in enumerate(ask(search))]
+        )
+        adapter = navia.adapt(vit, "foa", "tome:2", source, population=4, guard=False)
+        assert adapter(shifted(vit, 12, 0)).isfinite().all()
+        assert adapter.last is not None
+        assert (adapter.last.kept, adapter.last.note) == (0, "the loss of a candidate is not finite")
 
     def test_changing_batch_sizes_and_domains(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
         adapter = navia.adapt(vit, "navia", "tome:2", source)
@@ -364,6 +450,43 @@ class TestGuard:
         assert "last good state" in verdicts[0]
         assert "the source" in verdicts[2]
 
+    def test_goes_on_inside_the_callers_inference_mode(self, vit: navia.ViT) -> None:
+        adapter = navia.adapt(vit, "tent", lr=1e-2, guard=GuardOptions(every=1))
+        with torch.inference_mode():
+            adapter(shifted(vit, 16, 0))
+            adapter.method.load_tensors({name: value * float("nan") for name, value in adapter.method.tensors().items()})
+            adapter(shifted(vit, 16, 1))
+            assert adapter.last is not None
+            assert "last good state" in (adapter.last.guard or "")  # with momentum in it
+        assert adapter(shifted(vit, 16, 2)).isfinite().all()
+        with torch.inference_mode():
+            adapter.load_state_dict(adapter.state_dict())
+        adapter(shifted(vit, 16, 3))
+        assert adapter.last is not None
+        assert adapter.last.kept == 16
+
+    def test_after_a_resume_it_still_knows_the_source_from_a_good_state(self, vit: navia.ViT) -> None:
+        first, resumed = navia.adapt(vit, "tent"), navia.adapt(vit, "tent")
+        first(shifted(vit, 16, 0))
+        state = first.state_dict()
+        assert state["guard"]["good"] is None
+        resumed.load_state_dict(state)
+        with torch.no_grad():
+            next(iter(resumed.method.parameters.values())).fill_(float("nan"))
+        resumed(shifted(vit, 16, 1))
+        assert resumed.last is not None
+        assert "restored the source" in (resumed.last.guard or "")
+        state["guard"]["good"] = first.method.state()  # as it was written before
+        resumed.load_state_dict(state)
+
+    def test_a_state_without_a_guard_begins_a_new_watch(self, vit: navia.ViT) -> None:
+        unguarded, guarded = navia.adapt(vit, "tent", guard=False), navia.adapt(vit, "tent")
+        guarded(shifted(vit, 16, 0))
+        assert guarded.guard is not None
+        assert guarded.guard.seen == 16
+        guarded.load_state_dict(unguarded.state_dict())
+        assert guarded.guard.seen == 0
+
 
 class TestChoose:
     def test_takes_the_lowest_late_loss_and_reports_its_cost(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
@@ -398,6 +521,21 @@ class TestChoose:
             navia.choose(vit, shifted(vit, 10, 0), source, reduce="tome:2")
         with pytest.raises(SpecError, match="no loss"):
             navia.choose(vit, shifted(vit, 32, 0), source, "none", "tome:2", grid={"shift": (False,)}, batch=16)
+        with pytest.raises(SpecError, match="no loss to choose by: too few images"):
+            navia.choose(vit, shifted(vit, 4, 0), source, reduce="tome:2", grid={"budget": (1,)}, batch=2)
+
+    def test_a_small_last_batch_does_not_count(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        images, grid = shifted(vit, 51, 0), {"budget": (1,)}
+        whole = navia.choose(vit, images[:48], source, reduce="tome:2", grid=grid, batch=16)
+        assert navia.choose(vit, images, source, reduce="tome:2", grid=grid, batch=16).table == whole.table
+
+    def test_settings_that_break_down_are_never_chosen(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        images = shifted(vit, 64, 0)
+        choice = navia.choose(vit, images, source, reduce="tome:2", grid={"lr": (1e30, 1e-3)}, batch=16)
+        assert choice.options == {"lr": 1e-3}
+        assert choice.table[0][1] == math.inf
+        with pytest.raises(InputError, match="finite loss"):
+            navia.choose(vit, images, source, reduce="tome:2", grid={"lr": (1e30,)}, batch=16)
 
 
 def test_cotta_averages_augmented_views_when_unsure(vit: navia.ViT) -> None:
@@ -430,7 +568,8 @@ def test_lame_of_a_single_image_is_the_model(vit: navia.ViT) -> None:
 
 
 class TestSar:
-    OPTIONS = {"margin": 1.0, "lr": 0.1, "rho": 5.0, "recover": 0.0}  # a hill so high that it matters where a gradient is taken
+    # a hill so high that it matters where a gradient is taken
+    OPTIONS: ClassVar[dict[str, Any]] = {"margin": 1.0, "lr": 0.1, "rho": 5.0, "recover": 0.0}
 
     @pytest.mark.parametrize("variant", ["official", "foa"])
     def test_walking_each_block_again_gives_the_same_gradients(self, variant: str) -> None:
@@ -474,3 +613,12 @@ class TestSar:
         assert adapter.last is not None
         assert adapter.last.kept == 0
         assert all(torch.equal(p, before[name]) for name, p in adapter.method.parameters.items())
+
+
+@pytest.mark.parametrize("family", ["timm plain", "torchvision"])
+def test_cotta_tunes_the_attention_of_every_library(family: str) -> None:
+    vit = build(family)
+    attention = {id(p) for layer in range(vit.depth) for p in vit.block_parts(layer)[0].parameters()}
+    names = {id(p): name for name, p in vit.model.named_parameters()}
+    assert {names[p] for p in attention} <= set(weights_and_biases(vit))
+    assert not {name for name in weights_and_biases(vit) if "token" in name or "pos_embed" in name}

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,23 @@ from navia.vit.vit import ViT
 METHODS: Registry[type["Method"]] = Registry("method", "navia.adapt.methods")
 
 
+_KINDS: tuple[tuple[type, type, str], ...] = (
+    (bool, bool, "true or false"),
+    (int, Integral, "a whole number"),
+    (float, Real, "a number"),
+)
+
+
+def check_kind(option: str, value: object, like: object) -> None:
+    """Raise SpecError unless `value` is a switch, whole number or number where `like` is one: texts are truthy, whatever
+    they say, and True counts as 1."""
+    for kind, accepted, words in _KINDS:
+        if isinstance(like, kind):
+            if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+                raise SpecError(f"option {option} must be {words}, got {value!r}")
+            return
+
+
 @dataclass(frozen=True)
 class Options:
     """Base of the methods' options: one frozen dataclass per method, checked when it is made."""
@@ -31,7 +49,8 @@ class Options:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, float | int) and not isinstance(value, bool):
+            check_kind(field.name, value, field.default)
+            if isinstance(value, Real) and not isinstance(value, bool):
                 if not math.isfinite(value):
                     raise SpecError(f"option {field.name} must be finite, got {value}")
                 if value < 0:
@@ -69,6 +88,7 @@ class Look:
     images: Tensor
     outcome: Outcome | None = None
     learned: "Learned | None" = None  # set by methods that must learn before they can answer
+    seconds: float = 0.0  # that the answer took
 
 
 @dataclass
@@ -113,9 +133,8 @@ class Method(ABC):
         if self.world.distributed and not self.distributable:
             raise SpecError(f"method {self.name!r} does not run over several processes")
         if source is None and self._wants_source():
-            raise SourceError(
-                f"method {self.name!r} needs source statistics: navia.SourceStatistics.measure(vit, images, reduce)"
-            )
+            how = "vit, images, reduce, fisher=True" if self.needs_fisher else "vit, images, reduce"
+            raise SourceError(f"method {self.name!r} needs source statistics: navia.SourceStatistics.measure({how})")
         if source is not None:
             source.check(vit, reduce)
             source = source.to(vit.cls_token.device)
@@ -177,9 +196,11 @@ class Method(ABC):
         return Touch()
 
     @abstractmethod
-    def look(self, images: Tensor) -> Look: ...
+    def look(self, images: Tensor) -> Look:
+        """Answer a batch, and keep what `learn` needs of it."""
 
     def learn(self, look: Look) -> Learned:
+        """Adapt to a batch that has been looked at."""
         return Learned(kept=0)
 
     @torch.no_grad()

@@ -41,8 +41,9 @@ def early_blocks(vit: ViT) -> range:
 
 
 def weights_and_biases(vit: ViT) -> list[str]:
-    """Every module's `weight` and `bias`, but no token and no position embedding (CoTTA)."""
-    return [name for name, _ in vit.model.named_parameters() if name.rsplit(".", 1)[-1] in ("weight", "bias")]
+    """Every module's weights and biases (torchvision calls some in_proj_weight), but no token and no position embedding, nor
+    scales of layers (CoTTA)."""
+    return [name for name, _ in vit.model.named_parameters() if name.endswith(("weight", "bias"))]
 
 
 def choose_layers(depth: int, which: str | Sequence[int], budget: int | None) -> tuple[int, ...]:

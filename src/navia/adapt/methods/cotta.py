@@ -41,12 +41,10 @@ class Cotta(Method):
         return 3  # student, source and teacher; the teacher makes more of them where the source is unsure
 
     def start(self) -> None:
-        self.anchor = private_copy(self.vit, [])
-        self.teacher = private_copy(self.vit, list(self.parameters))
-        self.source_weights = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self.anchor = private_copy(self.vit, self.parameters)  # weights of its own: it must not follow the student
+        self.teacher = private_copy(self.vit, self.parameters)
         anchor = dict(self.anchor.model.named_parameters())
-        for name, value in self.source_weights.items():
-            anchor[name].data = value  # the anchor must not follow the student, whose memory it was made from
+        self.source_weights = {name: anchor[name].detach() for name in self.parameters}
 
     @property
     def answering(self) -> ViT:

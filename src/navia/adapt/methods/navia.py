@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from navia.adapt.method import METHODS
+from navia.adapt.method import METHODS, check_kind
 from navia.adapt.methods.align import Align, AlignOptions
 from navia.adapt.parameters import choose_layers
 from navia.errors import SpecError
@@ -42,6 +42,12 @@ class NaviaOptions(AlignOptions):
             raise SpecError(f"bias_position must be post_merge or block_input, got {self.bias_position!r}")
         if self.token not in ("tuned", "re-initialised", "new"):
             raise SpecError(f"token must be tuned, re-initialised or new, got {self.token!r}")
+        if self.budget is not None:
+            check_kind("budget", self.budget, like=0)
+        if not isinstance(self.layers, Sequence):
+            raise SpecError(f"layers must be shallow, deep, uniform or a list of blocks, got {self.layers!r}")
+        for layer in () if isinstance(self.layers, str) else self.layers:
+            check_kind("layers", layer, like=0)
 
 
 @METHODS.register("navia")
@@ -67,8 +73,8 @@ class Navia(Align):
             self.embedding["prompt" if o.token == "new" else "delta"] = nn.Parameter(self._first_token())
         layers = choose_layers(vit.depth, o.layers, o.budget) if o.biases else ()
         zeros = torch.zeros_like(vit.cls_token[0, 0])
-        self.bias = {layer: nn.Parameter(zeros.clone()) for layer in layers}
-        self.biases = {f"delta_l.{layer}": bias for layer, bias in self.bias.items()}
+        self.by_layer = {layer: nn.Parameter(zeros.clone()) for layer in layers}
+        self.biases = {f"delta_l.{layer}": bias for layer, bias in self.by_layer.items()}
         self.parameters = {**self.norms, **self.embedding, **self.biases}
 
     def groups(self) -> list[tuple[dict[str, nn.Parameter], float]]:
@@ -79,7 +85,7 @@ class Navia(Align):
     def touch(self) -> Touch:
         return Touch(
             cls_shift=self.embedding.get("delta"),
-            cls_bias=self.bias,
+            cls_bias=self.by_layer,
             bias_position=self.options.bias_position,
             prompts=self.embedding.get("prompt"),
         )
