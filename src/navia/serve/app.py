@@ -6,7 +6,7 @@ import binascii
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -245,7 +245,7 @@ def _add_problems(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return problem(422, "request", "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+        return problem(422, "request", _said(error.errors()))
 
 
 # ---- what routes are written with
@@ -283,8 +283,12 @@ def _json_body(content: bytes) -> PredictBody:
     try:
         return PredictBody.model_validate_json(content)
     except pydantic.ValidationError as error:
-        said = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:3])
-        raise Refusal(422, "request", said) from error
+        raise Refusal(422, "request", _said(error.errors())) from error
+
+
+def _said(errors: Sequence[Any]) -> str:
+    """The first of pydantic's errors, as a line."""
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in errors[:3])
 
 
 def _base64(text: str, position: int) -> bytes:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,12 +18,12 @@ from navia.errors import NaviaError
 from navia.serve.answers import State
 from navia.serve.checkpoints import Checkpoints
 from navia.serve.gate import Gate
+from navia.serve.messages import Mode
 from navia.serve.settings import Pace
 from navia.vit.device import use_threads
 
 log = logging.getLogger("navia.serve")
 
-Mode = Literal["adapting", "waiting", "shedding", "paused", "off"]
 Result = TypeVar("Result")
 
 _HISTORY = 3  # states to roll back to

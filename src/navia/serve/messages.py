@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from navia.serve.settings import TOP
 
+Mode = Literal["adapting", "waiting", "shedding", "paused", "off"]
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,7 +67,7 @@ class Served(_Message):
 class Adaptation(_Message):
     """state: adapting (a step is under way), waiting (for images), shedding (answers need the machine), paused, off."""
 
-    state: Literal["adapting", "waiting", "shedding", "paused", "off"]
+    state: Mode
     policy: Annotated[str, Field(description="In words, when the service adapts and when it does not.")]
     step: Annotated[int, Field(description="The step whose state answers now.")]
     images_adapted: int
@@ -150,5 +152,5 @@ class Done(_Message):
     """After reset, pause, resume, rollback or a loaded delta."""
 
     step: int
-    state: Literal["adapting", "waiting", "shedding", "paused", "off"]
+    state: Mode
     text: str

@@ -1,10 +1,12 @@
 """The status as Prometheus reads it."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from navia.serve.messages import Mode
 from navia.serve.service import Service
 from navia.serve.watch import BUCKETS
 
@@ -30,7 +32,7 @@ class _Collector:
         yield GaugeMetricFamily("navia_parameter_drift", "Relative move of the tuned parameters.", learner.drift)
         mode = GaugeMetricFamily("navia_adaptation_state", "1 for the present state.", labels=["state"])
         now = learner.mode
-        for name in ("adapting", "waiting", "shedding", "paused", "off"):
+        for name in get_args(Mode):
             mode.add_metric([name], float(name == now))
         yield mode
         if learner.last is not None:
