@@ -50,7 +50,7 @@ class Options:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             check_kind(field.name, value, field.default)
-            if isinstance(value, Real) and not isinstance(value, bool):
+            if not isinstance(value, bool) and isinstance(value, Real):
                 if not math.isfinite(value):
                     raise SpecError(f"option {field.name} must be finite, got {value}")
                 if value < 0:

@@ -5,6 +5,7 @@ two augmentations to it.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ class Align(Method):
     Options = AlignOptions
     needs_source = True
     distributable = True
-    answers_by = ("shift",)
+    answers_by: ClassVar[tuple[str, ...]] = ("shift",)
 
     def look(self, images: Tensor) -> Look:
         look = self.look_with_gradient(images, features=True)
