@@ -42,6 +42,20 @@ def test_torchvision_by_name() -> None:
     assert vit.name == "torchvision:vit_b_16"
 
 
+@pytest.mark.parametrize(("tag", "size"), [("IMAGENET1K_V1", 224), ("IMAGENET1K_SWAG_E2E_V1", 384)])
+def test_a_torchvision_tag_shapes_the_model_for_a_checkpoint(tag: str, size: int) -> None:
+    theirs = torchvision.models.ViT_B_16_Weights[tag].transforms()
+    with torch.device("meta"):
+        vit = navia.load(f"torchvision:vit_b_16.{tag}", pretrained=False)  # as with checkpoint=
+        smaller = navia.load(f"torchvision:vit_b_16.{tag}", pretrained=False, image_size=64)
+    assert vit.image_size == vit.preprocessing.size == (size, size)
+    assert (vit.preprocessing.resize, vit.preprocessing.interpolation) == (theirs.resize_size[0], theirs.interpolation.value)
+    assert vit.preprocessing.origin == f"torchvision's {tag}"
+    assert smaller.preprocessing.size == (64, 64)
+    with pytest.raises(ModelError, match="no weights 'NOSUCH' for vit_b_16"):
+        navia.load("torchvision:vit_b_16.NOSUCH", pretrained=False)
+
+
 def test_embedded_by_name() -> None:
     vit = navia.load("embedded")
     assert (vit.library, vit.depth, vit.dim, vit.heads, vit.num_classes) == ("timm", 12, 64, 2, 10)
@@ -50,6 +64,9 @@ def test_embedded_by_name() -> None:
     assert torch.equal(navia.load("embedded").model.state_dict()["head.weight"], vit.model.state_dict()["head.weight"])
     with pytest.raises(ModelError, match="takes no options, got num_classes"):
         navia.load("embedded", num_classes=3)
+    random = navia.load("embedded", pretrained=False)
+    assert not torch.equal(random.model.state_dict()["head.weight"], vit.model.state_dict()["head.weight"])
+    assert random.preprocessing == vit.preprocessing
 
 
 @pytest.fixture
@@ -83,6 +100,14 @@ def test_hf_image_processor_that_does_not_normalise(hf_folder: Path) -> None:
     transformers.ViTImageProcessor(size={"height": 32, "width": 32}, do_normalize=False).save_pretrained(hf_folder)
     given = navia.load(f"hf:{hf_folder}").preprocessing
     assert (given.mean, given.std) == ((0, 0, 0), (1, 1, 1))
+
+
+def test_hf_image_processor_without_a_fixed_size_gives_way_to_ones_own(hf_folder: Path) -> None:
+    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, do_center_crop=False).save_pretrained(hf_folder)
+    with pytest.raises(ModelError, match="neither crops nor resizes to a fixed size; pass preprocessing="):
+        navia.load(f"hf:{hf_folder}")
+    given = Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3)
+    assert navia.load(f"hf:{hf_folder}", preprocessing=given).preprocessing is given
 
 
 def test_hf_folder_random_weights_on_request(hf_folder: Path) -> None:
@@ -130,6 +155,16 @@ def test_a_vit_takes_new_preprocessing_and_checkpoints(tmp_path: Path) -> None:
     loaded = navia.load(vit, preprocessing=given, checkpoint=tmp_path / "other.safetensors")
     assert loaded.preprocessing is given
     assert torch.equal(loaded(images_for(vit)), other(images_for(vit)))
+
+
+def test_new_preprocessing_keeps_how_a_vit_walks() -> None:
+    vit = build("timm plain")
+    own = vit.preprocessing
+    vit.lean, vit.precision, vit.compiler, vit.whole_last_block = True, torch.bfloat16, "eager", True
+    other = navia.load(vit, preprocessing=Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3))
+    assert (other.lean, other.precision, other.compiler, other.whole_last_block) == (True, torch.bfloat16, "eager", True)
+    assert other is not vit
+    assert vit.preprocessing is own
 
 
 def test_given_preprocessing_overrides_the_models_own() -> None:

@@ -13,6 +13,9 @@ from navia.errors import NaviaError
 WNID = re.compile(r"n\d{8}")
 """A WordNet identifier: what the class folders of ImageNet are called."""
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of its pixels in [0, 1], per channel: what most models normalise by."""
+
 
 @cache
 def wnids() -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """`navia.load`: a name, a checkpoint or a ready module -> a ViT that the one forward can walk."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def load(
 
     model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", "embedded" (a small ViT that comes with navia),
     or a module of these families.
-    checkpoint: a local .safetensors or .pth file with the weights (nothing is then downloaded).
+    checkpoint: a local .safetensors or .pth file with the weights (no weights are then downloaded).
     preprocessing: overrides what comes with the model.
     pretrained: False leaves the weights random (for costs and tests).
     lean: gradients with less memory and more time, see `ViT`. precision: float32, or bfloat16 for the matrix products.
@@ -57,13 +58,13 @@ def load(
     if isinstance(model, nn.Module):
         if options:
             raise ModelError(f"options {', '.join(options)} make no sense for a ready module")
-        module, given, name = model, None, None
+        module, given, name = model, preprocessing, None
     else:
-        module, given = _create(model, pretrained and checkpoint is None, options)
+        module, given = _create(model, pretrained and checkpoint is None, preprocessing, options)
         name = model
     if checkpoint is not None:
         load_checkpoint(module.model if isinstance(module, ViT) else module, checkpoint)
-    vit = wrap(module, preprocessing or given, name).eval()
+    vit = wrap(module, given, name).eval()
     vit.lean, vit.precision = lean or vit.lean, find_precision(precision) or vit.precision
     return vit
 
@@ -71,7 +72,11 @@ def load(
 def wrap(model: nn.Module, preprocessing: Preprocessing | None = None, name: str | None = None) -> ViT:
     """The ViT view of a module, by the library that its class comes from."""
     if isinstance(model, ViT):
-        return model if preprocessing is None else type(model)(model.model, preprocessing, model.name)
+        if preprocessing is None:
+            return model
+        twin = copy.copy(model)  # with everything that was set on it: lean, precision, compiler
+        twin.preprocessing = preprocessing
+        return twin
     libraries = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     try:
         if "timm" in libraries:
@@ -98,22 +103,28 @@ def _refusal(model: nn.Module, why: str) -> ModelError:
     return ModelError(f"cannot walk {kind.__module__}.{kind.__name__}: {reason}. Supported: {SUPPORTED}")
 
 
-def _create(name: str, pretrained: bool, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing | None]:
+def _create(
+    name: str, pretrained: bool, preprocessing: Preprocessing | None, options: dict[str, Any]
+) -> tuple[nn.Module, Preprocessing | None]:
+    """The model of a name, and `preprocessing` or what comes with the name."""
     source, _, rest = name.partition(":")
     if name == "embedded":
         from navia.vit.families import timm
 
-        return timm.create_embedded(**options)
+        embedded, pixels = timm.create_embedded(pretrained, **options)
+        return embedded, preprocessing or pixels
     if source == "timm" and rest:
         from navia.vit.families import timm
 
-        return timm.create(rest, pretrained, **options), None
+        return timm.create(rest, pretrained, **options), preprocessing
     if source == "hf" and rest:
         from navia.vit.families import huggingface
 
-        return huggingface.create(rest, pretrained, **options)
+        model = huggingface.create(rest, pretrained, **options)
+        return model, preprocessing or huggingface.processing(rest)
     if source == "torchvision" and rest:
         from navia.vit.families import torchvision
 
-        return torchvision.create(rest, pretrained, **options)
+        model, own = torchvision.create(rest, pretrained, **options)
+        return model, preprocessing or own
     raise ModelError(f"unknown model {name!r}; write timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded")

@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from navia.errors import ModelError
+from navia.images import imagenet
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
 from navia.vit.torchvision_ops import ensure_torchvision_imports
@@ -15,7 +16,6 @@ from navia.vit.vit import ViT
 
 ensure_torchvision_imports()
 
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
 
@@ -171,7 +171,7 @@ class HuggingFaceDinov2(HuggingFaceViT):
     backbone = "dinov2"
     blocks = "encoder.layer"
     norms = ("norm1", "norm2")
-    usual = Preprocessing((224, 224), *_IMAGENET, 256, "bicubic")
+    usual = Preprocessing((224, 224), imagenet.MEAN, imagenet.STD, 256, "bicubic")
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -221,8 +221,8 @@ def wrap(model: nn.Module, preprocessing: Preprocessing | None = None, name: str
     raise ModelError(f"{type(model).__name__} is not one of {', '.join(FAMILIES)}")
 
 
-def create(name: str, pretrained: bool, **options: Any) -> tuple[nn.Module, Preprocessing | None]:
-    """The model of a hub name or local folder, and its image processor's preprocessing where there is one."""
+def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
+    """The model of a hub name or local folder."""
     try:
         from transformers import AutoConfig, AutoModelForImageClassification
     except ImportError as error:
@@ -230,7 +230,7 @@ def create(name: str, pretrained: bool, **options: Any) -> tuple[nn.Module, Prep
     try:
         config = AutoConfig.from_pretrained(name, **options)
         if not pretrained:
-            return AutoModelForImageClassification.from_config(config), _processor(name)
+            return cast(nn.Module, AutoModelForImageClassification.from_config(config))
         model, info = AutoModelForImageClassification.from_pretrained(name, config=config, output_loading_info=True)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
@@ -238,10 +238,11 @@ def create(name: str, pretrained: bool, **options: Any) -> tuple[nn.Module, Prep
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise ModelError(f"{name!r} has no weights for {', '.join(missing[:3])}: it would predict at random")
-    return model, _processor(name)
+    return cast(nn.Module, model)
 
 
-def _processor(name: str) -> Preprocessing | None:
+def processing(name: str) -> Preprocessing | None:
+    """The preprocessing of the image processor that lies beside a model, where there is one."""
     from transformers import AutoImageProcessor
 
     try:
@@ -257,7 +258,7 @@ def _processor(name: str) -> Preprocessing | None:
     elif isinstance(resize, tuple):
         final = resize
     else:
-        raise ModelError(f"the image processor of {name!r} neither crops nor resizes to a fixed size")
+        raise ModelError(f"the image processor of {name!r} neither crops nor resizes to a fixed size; pass preprocessing=")
     channels = len(processor.image_mean)
     mean, std = processor.image_mean, processor.image_std
     if not processor.do_normalize:

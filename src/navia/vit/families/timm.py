@@ -202,10 +202,11 @@ def embedded_architecture() -> nn.Module:
     return VisionTransformer(img_size=28, patch_size=2, in_chans=1, num_classes=10, embed_dim=64, depth=12, num_heads=2)
 
 
-def create_embedded(**options: Any) -> tuple[nn.Module, Preprocessing]:
-    """The small ViT of the embedded sample, with its weights."""
+def create_embedded(pretrained: bool, **options: Any) -> tuple[nn.Module, Preprocessing]:
+    """The small ViT of the embedded sample."""
     if options:
         raise ModelError(f"the embedded model takes no options, got {', '.join(options)}")
     model = embedded_architecture()
-    load_checkpoint(model, sample.MODEL)
+    if pretrained:
+        load_checkpoint(model, sample.MODEL)
     return model, Preprocessing((28, 28), (sample.MEAN,), (sample.STD,), 28, "bilinear", "the embedded sample")

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from navia.errors import ModelError
+from navia.images import imagenet
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
 from navia.vit.attention import split_heads
@@ -17,8 +18,6 @@ ensure_torchvision_imports()
 
 from torchvision import models  # noqa: E402
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer  # noqa: E402
-
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class TorchvisionViT(ViT):
@@ -132,29 +131,29 @@ def _preprocessing(model: nn.Module) -> Preprocessing:
     size = cast(int, model.image_size)
     resize = round(size * 256 / 224)
     origin = "torchvision's IMAGENET1K_V1 recipe, assumed"
-    return Preprocessing((size, size), _IMAGENET_MEAN, _IMAGENET_STD, resize, "bilinear", origin)
+    return Preprocessing((size, size), imagenet.MEAN, imagenet.STD, resize, "bilinear", origin)
 
 
 def create(name: str, pretrained: bool, **options: Any) -> tuple[nn.Module, Preprocessing | None]:
-    """The model and, with pretrained weights, the transforms that belong to them. 'vit_b_16.IMAGENET1K_SWAG_E2E_V1'
-    names weights other than the default."""
+    """The model and, with pretrained or named weights, the transforms that belong to them. 'vit_b_16.IMAGENET1K_SWAG_E2E_V1'
+    names weights other than the default; without `pretrained` the model is made for them, to be filled from a checkpoint."""
     base, _, tag = name.partition(".")
     if base not in known():
         raise ModelError(f"torchvision has no ViT {base!r}; known: {', '.join(known())}")
-    weights = None
-    if pretrained:
-        choices = models.get_model_weights(base)
-        if tag and tag not in choices.__members__:
-            raise ModelError(f"torchvision has no weights {tag!r} for {base}; known: {', '.join(choices.__members__)}")
-        weights = choices[tag] if tag else choices.DEFAULT
+    choices = models.get_model_weights(base)
+    if tag and tag not in choices.__members__:
+        raise ModelError(f"torchvision has no weights {tag!r} for {base}; known: {', '.join(choices.__members__)}")
+    weights = choices[tag] if tag else choices.DEFAULT
+    if tag and not pretrained:
+        options = {"image_size": weights.meta["min_size"][0], **options}
     try:
-        model = models.get_model(base, weights=weights, **options)
+        model = models.get_model(base, weights=weights if pretrained else None, **options)
     except OSError as error:
         raise ModelError(f"no pretrained weights for {name!r} ({error}); pass checkpoint=FILE") from error
-    if weights is None:
-        return model, None
     t = weights.transforms()
     size, resize = t.crop_size[0], t.resize_size[0]
+    if not (tag or pretrained) or size != model.image_size:
+        return model, None
     origin = f"torchvision's {weights.name}"
     given = Preprocessing((size, size), tuple(t.mean), tuple(t.std), resize, t.interpolation.value, origin)
     return model, given
