@@ -36,7 +36,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # ---- reduce
-    Mutant("reduce/matching.py", "r = min(r, (count - prefix) // 2)", "r = min(r, (count - prefix) // 2 - 1)"),
+    Mutant("reduce/matching.py", "r = pairs(count - prefix, r)", "r = pairs(count - prefix, r) - 1"),
     Mutant("reduce/matching.py", "metric = F.normalize(keys, dim=-1)", "metric = keys"),
     Mutant("reduce/matching.py", "best.topk(r, dim=1).indices", "best.topk(r, dim=1, largest=False).indices"),
     Mutant("reduce/matching.py", "prefix + prefix % 2, prefix + 1 - prefix % 2", "prefix + 1 - prefix % 2, prefix + prefix % 2"),

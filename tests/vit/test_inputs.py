@@ -109,6 +109,8 @@ BAD_REDUCERS: dict[Any, str] = {
     "tofu:4,split=true": "option split must be a number, got 'true'",
     "tofu:4,split=-2": "option split must be a number, got '-2'",
     "tome:[1,2": "malformed reducer",
+    "tome:[12": r"'\[12' is not a number",
+    "tome:12]": r"'12\]' is not a number",
     "tome:[1,x]": "malformed reducer",
     "tome:[1,-2]": "one int >= 0 per block",
     "tome:[1,2],3": "malformed reducer",

@@ -16,6 +16,11 @@ class Matching(NamedTuple):
     into: Tensor
 
 
+def pairs(image_count: int, r: int) -> int:
+    """How many of r tokens a matching removes: at most half of the image tokens have a partner."""
+    return min(r, image_count // 2)
+
+
 @torch.no_grad()
 def match(keys: Tensor, r: int, prefix: int) -> Matching:
     """Pair the tokens of keys [B, N, d] and pick the r best pairs (at most half of the image tokens).
@@ -25,7 +30,7 @@ def match(keys: Tensor, r: int, prefix: int) -> Matching:
     """
     keys = keys.float()
     batch, count = keys.shape[:2]
-    r = min(r, (count - prefix) // 2)
+    r = pairs(count - prefix, r)
     if r == 0:  # a lone image token has no partner
         nobody = torch.empty(batch, 0, dtype=torch.long, device=keys.device)
         return Matching(torch.arange(count, device=keys.device).expand(batch, count), nobody, nobody)

@@ -45,7 +45,7 @@ def parse(spec: ReducerLike) -> Reducer:
 
 def _number(text: str, spec: str) -> int | float | list[int]:
     try:
-        if text.startswith("["):
+        if text.startswith("[") and text.endswith("]"):
             return [int(n) for n in text[1:-1].split(",")] if text != "[]" else []
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
     except ValueError:

@@ -6,7 +6,6 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from navia.errors import SpecError
 from navia.reduce.schedule import Amount, amounts, check_amount, format_amount
 from navia.reduce.tokens import Tokens
 from navia.registry import Registry
@@ -37,8 +36,9 @@ class Reducer(ABC):
     def amounts(self, depth: int) -> tuple[int, ...]:
         return amounts(self.r, depth)
 
-    def weighs_attention(self, layer: int, depth: int) -> bool:
-        """Whether block `layer` adds log(size) to its attention scores, so that a merged token counts for its members."""
+    @property
+    def weighs_attention(self) -> bool:
+        """Whether the blocks add log(size) to their attention scores, so that a merged token counts for its members."""
         return False
 
     @property
@@ -57,8 +57,7 @@ class Reducer(ABC):
 
     def check(self, depth: int) -> None:
         """Raise if this reducer cannot run on a model of `depth` blocks."""
-        if isinstance(self.r, list) and len(self.r) > depth:
-            raise SpecError(f"{self}: {len(self.r)} amounts given, but the model has {depth} blocks")
+        self.amounts(depth)
 
     def __str__(self) -> str:
         changed = [f for f in fields(self) if f.name != "r" and getattr(self, f.name) != f.default]

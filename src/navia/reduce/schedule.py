@@ -22,7 +22,7 @@ def amounts(r: Amount, depth: int) -> tuple[int, ...]:
         step = (last - first) / (depth - 1) if depth > 1 else 0.0
         return tuple(int(first + step * layer) for layer in range(depth))
     if len(r) > depth:
-        raise SpecError(f"{len(r)} reduction amounts for {depth} blocks")
+        raise SpecError(f"r={format_amount(r)}: {len(r)} amounts given, but the model has {depth} blocks")
     return (*r, *(0,) * (depth - len(r)))
 
 

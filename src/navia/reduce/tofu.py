@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from navia.errors import SpecError
-from navia.reduce.matching import Matching, destination, match
+from navia.reduce.matching import Matching, destination, match, pairs
 from navia.reduce.reducer import REDUCERS, Reducer, Seen
 from navia.reduce.rows import take
 from navia.reduce.schedule import format_amount
@@ -15,10 +15,9 @@ from navia.reduce.tome import merge
 
 
 def prune(tokens: Tokens, matching: Matching) -> Tokens:
-    """Drop the matched A tokens; their partners stay as they are."""
+    """Drop the matched A tokens; their partners stay as they are. Nothing has been merged before: there are no sizes yet."""
     sources = tokens.moved(destination(matching, gone=True)) if tokens.sources is not None else None
-    sizes = None if tokens.sizes is None else tokens.sizes.gather(1, matching.kept)
-    return Tokens(take(tokens.values, matching.kept), tokens.prefix, sizes, sources)
+    return Tokens(take(tokens.values, matching.kept), tokens.prefix, None, sources)
 
 
 def largest_norms(values: Tensor, matching: Matching) -> Tensor:
@@ -54,7 +53,8 @@ class ToFu(Reducer):
     def merges(self, layer: int, depth: int) -> bool:
         return layer >= (depth // 2 if self.split is None else self.split)
 
-    def weighs_attention(self, layer: int, depth: int) -> bool:
+    @property
+    def weighs_attention(self) -> bool:
         return True  # sizes stay None, and so without effect, until the first merging block has run
 
     @property
@@ -62,7 +62,7 @@ class ToFu(Reducer):
         return self.compat
 
     def left(self, image_count: int, r: int) -> int:
-        return image_count - min(r, image_count // 2)
+        return image_count - pairs(image_count, r)
 
     def step(self, tokens: Tokens, r: int, seen: Seen, layer: int, depth: int) -> Tokens:
         assert seen.keys is not None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from navia.reduce.matching import Matching, destination, match
+from navia.reduce.matching import Matching, destination, match, pairs
 from navia.reduce.reducer import REDUCERS, Reducer, Seen
 from navia.reduce.rows import add_at, merge_rows
 from navia.reduce.tokens import Tokens
@@ -40,11 +40,12 @@ class ToMe(Reducer):
     name = "tome"
     needs_keys = True
 
-    def weighs_attention(self, layer: int, depth: int) -> bool:
+    @property
+    def weighs_attention(self) -> bool:
         return self.proportional
 
     def left(self, image_count: int, r: int) -> int:
-        return image_count - min(r, image_count // 2)
+        return image_count - pairs(image_count, r)
 
     def step(self, tokens: Tokens, r: int, seen: Seen, layer: int, depth: int) -> Tokens:
         assert seen.keys is not None

@@ -148,7 +148,7 @@ def _block(vit: ViT, reduce: Reducer, touch: Touch, wish: _Wish, layer: int, r: 
     if wish.features:
         normed, cls_row = look_at_first_row(normed)
     q, k, v = vit.qkv(layer, normed)
-    sizes = tokens.sizes if reduce.weighs_attention(layer, vit.depth) else None
+    sizes = tokens.sizes if reduce.weighs_attention else None
     left = tokens.prefix + reduce.left(tokens.image_count, r) if r else tokens.length
     if layer == vit.depth - 1 and wish.rows is not None:  # nobody looks at the other rows any more, merged or not
         tokens, q, normed, r = _first_rows(tokens, wish.rows), q[:, :, : wish.rows], normed[:, : wish.rows], 0
