@@ -15,10 +15,11 @@ import torch
 
 import navia
 from navia.adapt.statistics import image_batches
-from navia.export.parity import made_up_pictures
+from navia.export.parity import BATCHES, made_up_pictures
 from navia.vit.load import load
 from navia.vit.torchvision_ops import ensure_torchvision_imports
 
+FEWEST = sum(BATCHES) + 16
 REDUCERS = ("none", "tome:8", "evit:8", "tofu:8")
 
 
@@ -66,6 +67,8 @@ def main() -> None:
         images = made_up_pictures(vit, given.count)
     else:
         images = torch.cat(list(image_batches(vit, given.images, 16, given.count)))
+    if len(images) < FEWEST:
+        parser.error(f"batches of 1, 7 and 16 take {FEWEST} pictures, got {len(images)}: give more, or a larger --count")
     print("| model | reducer | format | batch 1 | batch 7 | batch 16 | top-1 agrees | beyond 1e-4 (ties) | MiB | s |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for reduce in REDUCERS:

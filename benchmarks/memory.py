@@ -5,13 +5,11 @@ python benchmarks/memory.py vit_base_patch16_224 64 align none --lean     and on
 """
 
 import argparse
-import resource
 import time
-
-import torch
 
 import navia
 from navia.adapt.method import METHODS
+from navia.measure.clock import peak_resident_mib, random_images
 
 
 def main() -> None:
@@ -23,7 +21,7 @@ def main() -> None:
     parser.add_argument("--lean", action="store_true")
     options = parser.parse_args()
     vit = navia.load(f"timm:{options.model}", pretrained=False, lean=options.lean)
-    images = torch.randn(options.batch, vit.in_chans, *vit.preprocessing.size)
+    images = random_images(vit, options.batch)
     fisher = METHODS.get(options.method).needs_fisher
     source = navia.SourceStatistics.measure(vit, images[:2], options.reduce, fisher=fisher)
     adapter = navia.adapt(vit, options.method, options.reduce, source)
@@ -31,8 +29,7 @@ def main() -> None:
     start = time.perf_counter()
     adapter(images)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
-    print(f"peak of the process {peak:.2f} GiB, {seconds:.1f} s a step of {options.batch} images")
+    print(f"peak of the process {peak_resident_mib() / 1024:.2f} GiB, {seconds:.1f} s a step of {options.batch} images")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,14 @@ found.
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from statistics import median
 
 import torch
 
-from navia.measure.speed import Case, Runner, Setting, check_case, load, random_images, runner
+from navia.errors import NaviaError
+from navia.measure.clock import random_images
+from navia.measure.speed import Case, Runner, Setting, check_case, load, runner
 
 NORMAL_95 = 1.96
 
@@ -33,24 +36,28 @@ def seconds(step: Runner, images: torch.Tensor) -> float:
     return time.perf_counter() - start
 
 
-def interval_of_median(values: list[float]) -> tuple[float, float]:
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
     """The two values between which the median lies with 95 %: their ranks are binomial, here by the normal approximation."""
     ordered, half = sorted(values), NORMAL_95 * math.sqrt(len(values)) / 2
-    low = max(0, math.floor(len(values) / 2 - half))
+    low = max(0, math.floor(len(values) / 2 - half) - 1)
     return ordered[low], ordered[len(values) - 1 - low]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a", type=case_of, help="METHOD,REDUCE")
-    parser.add_argument("b", type=case_of, help="METHOD,REDUCE")
+    parser.add_argument("a", help="METHOD,REDUCE")
+    parser.add_argument("b", help="METHOD,REDUCE")
     parser.add_argument("--model", default="deit_tiny_patch16_224", help="of timm; its weights are random")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--pairs", type=int, default=100)
     options = parser.parse_args()
+    try:
+        cases = case_of(options.a), case_of(options.b)
+    except NaviaError as error:
+        parser.error(str(error))
     vit = load(Setting(options.model, options.batch))
     images = random_images(vit, options.batch)
-    a, b = runner(vit, options.a), runner(vit, options.b)
+    a, b = (runner(vit, case) for case in cases)
     for step in (a, b):
         step.warm_up(images)
     ratios: list[float] = []
@@ -67,7 +74,7 @@ def main() -> None:
         raise SystemExit("no pair was finished")
     low, high = interval_of_median(ratios)
     threads = torch.get_num_threads()
-    print(f"{options.b} / {options.a}, {options.model}, batch {options.batch}, {threads} threads, {len(ratios)} pairs:")
+    print(f"{cases[1]} / {cases[0]}, {options.model}, batch {options.batch}, {threads} threads, {len(ratios)} pairs:")
     print(f"{median(ratios):.4f}, 95 % of the median: {low:.4f} to {high:.4f}")
 
 

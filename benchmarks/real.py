@@ -15,21 +15,51 @@ import os
 import time
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 import navia
+from navia.adapt.method import METHODS
 from navia.images.corruptions import corrupt
 from navia.images.folder import open_image, scan
 from navia.measure.quality import ece, top_k, wilson
+from navia.report.results import t95
 
 SHARED = Path(__file__).parents[2] / "shared"
+MODEL = "timm:deit_tiny_patch16_224"
 WEIGHTS = Path(os.environ.get("NAVIA_DEIT", SHARED / "deit_tiny_patch16_224" / "model.safetensors"))
 IMAGES = Path(os.environ.get("NAVIA_IMAGENET", SHARED / "imagenet-val-2k"))
 CORRUPTIONS = ["gaussian_noise", "contrast", "defocus_blur", "jpeg_compression"]
 RUNS = ["none|none", "tent|none", "align|none", "align|tome:8", "navia|tome:8"]
-T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95 % quantile of Student's t for n runs
+
+
+class Setting(NamedTuple):
+    """What rows must share to stand in one table. limit: of images in the stream; None: all that there are."""
+
+    severity: int
+    batch: int
+    limit: int | None
+
+    def __str__(self) -> str:
+        return f"severity {self.severity}, batch {self.batch}, {self.limit or 'all'} images"
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All whole rows. A last line that was cut off by a kill is taken out of the file, so that the next one starts anew."""
+    if not path.exists():
+        return []
+    whole = path.read_bytes()
+    kept = whole[: whole.rfind(b"\n") + 1]
+    if len(kept) < len(whole):
+        os.truncate(path, len(kept))
+    return [json.loads(line) for line in kept.splitlines()]
+
+
+def setting_of(row: dict[str, Any]) -> Setting:
+    """The oldest rows do not tell batch and limit: they were made with 64 and all images."""
+    return Setting(row["severity"], row.get("batch", 64), row.get("limit"))
 
 
 def corrupted(folder: navia.images.folder.Folder, positions: list[int], name: str, severity: int) -> np.ndarray:
@@ -41,18 +71,18 @@ def corrupted(folder: navia.images.folder.Folder, positions: list[int], name: st
 
 
 def to_tensor(vit: navia.ViT, pictures: np.ndarray) -> torch.Tensor:
-    mean_, std = (torch.tensor(v)[:, None, None] for v in (vit.preprocessing.mean, vit.preprocessing.std))
-    return (torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255 - mean_) / std
+    return torch.stack([vit.preprocessing.normalise(picture) for picture in pictures])
 
 
 def stream(vit: navia.ViT, run: str, source_images: torch.Tensor, pictures: np.ndarray, labels: torch.Tensor,
-           order: np.ndarray, batch: int, sources: dict[str, navia.SourceStatistics]) -> dict[str, object]:  # fmt: skip
+           order: np.ndarray, batch: int, sources: dict[Any, navia.SourceStatistics]) -> dict[str, Any]:  # fmt: skip
     """One pass over the stream: what the adapter answered for each batch when it came."""
     method, reduce, *settings = run.split("|")
     options = json.loads(settings[0]) if settings else {}
-    if reduce not in sources:
-        sources[reduce] = navia.SourceStatistics.measure(vit, source_images, reduce)
-    adapter = navia.adapt(vit, method, reduce, sources[reduce], **options)
+    wanted = reduce, METHODS.get(method).needs_fisher
+    if wanted not in sources:
+        sources[wanted] = navia.SourceStatistics.measure(vit, source_images, reduce, fisher=wanted[1])
+    adapter = navia.adapt(vit, method, reduce, sources[wanted], **options)
     answers, guards, start = [], [], time.perf_counter()
     for begin in range(0, len(order), batch):
         answers.append(adapter(to_tensor(vit, pictures[order[begin : begin + batch]])))
@@ -69,8 +99,7 @@ def stream(vit: navia.ViT, run: str, source_images: torch.Tensor, pictures: np.n
     }
 
 
-def print_table(path: Path) -> None:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+def print_table(rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(row["corruption"] for row in rows))
     print("| run | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))
     for run in dict.fromkeys(row["run"] for row in rows):
@@ -79,7 +108,7 @@ def print_table(path: Path) -> None:
             own = [row for row in rows if row["run"] == run and row["corruption"] == name]
             scores = [100 * row["top1"] for row in own]
             if len(scores) > 1:
-                half = T95.get(len(scores), 1.96) * stdev(scores) / len(scores) ** 0.5
+                half = t95(len(scores)) * stdev(scores) / len(scores) ** 0.5
                 cells.append(f"{mean(scores):.1f} ± {half:.1f} ({len(scores)})")
             elif scores:
                 low, high = wilson(round(own[0]["top1"] * own[0]["images"]), own[0]["images"])
@@ -89,12 +118,11 @@ def print_table(path: Path) -> None:
         print(f"| {run.replace('|', ' + ', 1).replace('|', ' ')} | " + " | ".join(cells) + " |")
 
 
-def plot(path: Path, picture: Path) -> None:
+def plot(rows: list[dict[str, Any]], picture: Path) -> None:
     """Bars of accuracy per corruption, one colour per run, with its forward cost in the legend."""
     import matplotlib.pyplot as plt
 
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    vit = navia.load("timm:deit_tiny_patch16_224", pretrained=False)
+    vit = navia.load(MODEL, pretrained=False)
     done = {(row["corruption"], row["run"]) for row in rows}
     runs = list(dict.fromkeys(row["run"] for row in rows))
     names = [name for name in dict.fromkeys(row["corruption"] for row in rows) if all((name, r) in done for r in runs)]
@@ -127,22 +155,26 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--plot", type=Path, help="draw what is there to this file")
     options = parser.parse_args()
+    asked = Setting(options.severity, options.batch, options.images)
+    found = read_rows(options.out)
+    rows = [row for row in found if setting_of(row) == asked]
     if options.table or options.plot:
+        if not rows:
+            there = "; ".join(sorted({str(setting_of(row)) for row in found})) or "nothing"
+            parser.error(f"{options.out} has no rows of {asked}; it holds {there}")
         if options.plot:
-            plot(options.out, options.plot)
-        print_table(options.out)
+            plot(rows, options.plot)
+        print_table(rows)
         return
-    vit = navia.load("timm:deit_tiny_patch16_224", checkpoint=WEIGHTS)
+    vit = navia.load(MODEL, checkpoint=WEIGHTS)
     folder = scan(IMAGES)
     labels = torch.tensor(folder.labels)
     everything = range(len(folder.paths))
     clean = list(everything)[:: len(folder.paths) // 64][:64]
     rest = [i for i in everything if i not in set(clean)]
     source_images = to_tensor(vit, corrupted(folder, clean, "clean", 0))
-    done = set()
-    if options.out.exists():
-        done = {(r["corruption"], r["run"], r["order"]) for r in map(json.loads, options.out.read_text().splitlines())}
-    sources: dict[str, navia.SourceStatistics] = {}
+    done = {(row["corruption"], row["run"], row["order"]) for row in rows}
+    sources: dict[Any, navia.SourceStatistics] = {}
     for name in options.corruption or CORRUPTIONS:
         pictures = None
         for order_seed in range(options.orders):
@@ -155,7 +187,7 @@ def main() -> None:
                     pictures = corrupted(folder, stays, name, options.severity)
                 order = np.random.default_rng(order_seed).permutation(len(stays))[: options.images]
                 row = stream(vit, run, source_images, pictures, labels[stays], order, options.batch, sources)
-                row = {"corruption": name, "severity": options.severity, "run": run, "order": order_seed, **row}
+                row = {"corruption": name, **asked._asdict(), "run": run, "order": order_seed, **row}
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(

@@ -8,7 +8,6 @@ python benchmarks/serve.py kill --rounds 5           kill -9 under load, restart
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import signal
@@ -33,6 +32,7 @@ from navia.images.corruptions import corrupt
 from navia.images.folder import scan
 from navia.images.sample import unseen_images
 from navia.serve.client import ServiceError
+from serve_soak import saved
 from serve_wire import Server, serving
 
 DEFAULTS = {"embedded": ("tome:24", 10, 4.0), "deit": ("tome:8", 5, 15.0)}  # reducer, rounds, seconds of a turn
@@ -64,10 +64,6 @@ class Setting:
     @property
     def name(self) -> str:
         return f"{self.method} + {self.reduce}"
-
-    @property
-    def port(self) -> int:
-        return int(self.server.url.rpartition(":")[2])
 
     def counts(self) -> tuple[int, int, int]:
         with self.server.client() as client:
@@ -101,15 +97,11 @@ def requests_of(model: str) -> list[bytes]:
         folder = scan(real.IMAGES)
         positions = range(0, len(folder), len(folder) // PICTURES)[:PICTURES]
         photos = real.corrupted(folder, list(positions), "gaussian_noise", 3)
-        return [serve_wire.request("/v1/predict", encoded(p, "JPEG"), "image/jpeg") for p in photos]
+        return [
+            serve_wire.request("/v1/predict", saved(Image.fromarray(p), "JPEG", quality=90), "image/jpeg") for p in photos
+        ]
     pictures = [corrupt(p, "gaussian_noise", 2, seed=i) for i, p in enumerate(unseen_images().images[:PICTURES])]
-    return [serve_wire.request("/v1/predict", encoded(p, "PNG")) for p in pictures]
-
-
-def encoded(pixels: np.ndarray, form: str) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, form, **({"quality": 90} if form == "JPEG" else {}))
-    return file.getvalue()
+    return [serve_wire.request("/v1/predict", saved(Image.fromarray(p), "PNG")) for p in pictures]
 
 
 def options_of(model: str, reduce: str, folder: Path) -> list[str]:
@@ -167,7 +159,8 @@ def saturate(setting: Setting, requests: Sequence[bytes], seconds: float) -> lis
     rows: list[dict[str, float]] = []
     for connections in (1, 2, 4, 8, 16, 32, 64):
         runs = [
-            serve_wire.run(serve_wire.closed_loop(setting.port, requests, connections, seconds, 20_000)) for _ in range(2)
+            serve_wire.run(serve_wire.closed_loop(setting.server.port, requests, connections, seconds, 20_000))
+            for _ in range(2)
         ]
         best = max(runs, key=lambda run: run.rate)
         rows.append(
@@ -190,9 +183,9 @@ def slot(setting: Setting, settings: Sequence[Setting], requests: Sequence[bytes
     """After a lead-in, whose replies are not counted, so that adaptation has images to work on from the start."""
     setting.wake()
     before = setting.counts()
-    serve_wire.run(serve_wire.open_loop(setting.port, requests, [at / rate for at in range(LEAD)], CONNECTIONS))
+    serve_wire.run(serve_wire.open_loop(setting.server.port, requests, [at / rate for at in range(LEAD)], CONNECTIONS))
     others = cpu_clock([s.server.process.pid for s in settings])
-    run = serve_wire.run(serve_wire.open_loop(setting.port, requests, times, CONNECTIONS))
+    run = serve_wire.run(serve_wire.open_loop(setting.server.port, requests, times, CONNECTIONS))
     share = others() / run.seconds / (os.cpu_count() or 1)
     setting.rest()
     steps, adapted, shed = (b - a for a, b in zip(before, setting.counts(), strict=True))

@@ -54,7 +54,7 @@ def requests() -> list[bytes]:
 
 async def live(server: Server, asked: argparse.Namespace, more: float, dies: bool) -> Life:
     """Under load until `more` steps are made, then killed in the middle of whatever it does."""
-    port, prepared = int(server.url.rpartition(":")[2]), requests()
+    port, prepared = server.port, requests()
     watcher = await Wire.to(port)
     first = await step_and_images(watcher)
     assert first is not None

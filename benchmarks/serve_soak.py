@@ -182,7 +182,7 @@ class Stream:
 
 async def send_all(server: Server, stream: Stream, asked: argparse.Namespace) -> Outcome:
     """One stretch after the other; each is made before it is sent, which does not count as time of the stream."""
-    port = int(server.url.rpartition(":")[2])
+    port = server.port
     outcome, deadline = Outcome(np.full(stream.requests, -1)), time.monotonic() + 60 * asked.minutes
     wires: list[Wire | None] = [None] * asked.connections
 

@@ -36,7 +36,7 @@ from navia.commands.terminal import print_wide
 from navia.errors import NaviaError
 from navia.measure.computer import available_mib, computer
 from navia.measure.memory import in_fresh_process, measure_memory, needed_mib
-from navia.measure.speed import DENSE, LIBRARY, PLAIN_STEP, Case, Row, Setting, check_case, compare
+from navia.measure.speed import DENSE, PLAIN_STEP, Case, Row, Setting, check_case, compare
 from navia.report.speed import COLUMNS, FOA_COLUMNS, cell_text, foa_texts, quartiles_text, save_speed, stream_text
 
 PRESETS = ("quick", "methods", "sizes", "scale", "stream", "foa", "all")
@@ -149,17 +149,17 @@ class Results:
 
 def time_plan(plan: Plan, options: argparse.Namespace, results: Results) -> None:
     cases = [case for case in plan.cases if fits(plan.setting, case)]
-    first = True
+    added: set[str] = set()  # the library's own calls are timed with every chunk, and shown once
     for together in chunks([case for case in cases if case != DENSE], TOGETHER):
         say(f"{plan.setting}: {', '.join(map(str, together))}")
         rows = compare(plan.setting, together, options.rounds, not options.no_guard, progress(options.rounds))
-        rows = [row for row in rows if first or row.method != LIBRARY]
+        rows = [row for row in rows if row.name not in added]
         for row in rows:
             warn(row)
         if not options.no_memory:
             rows = [with_memory(plan.setting, row, options) for row in rows]
         results.add_rows(rows, f"{plan.setting}, {torch.get_num_threads()} threads, {options.rounds} rounds, float32")
-        first = False
+        added |= {row.name for row in rows}
 
 
 def warn(row: Row) -> None:
@@ -261,9 +261,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = parser().parse_args()
-    torch.set_num_threads(options.threads)
     if min(options.rounds, options.threads, options.images, options.steps // 10, *(options.batch or [1])) < 1:
         parser().error("rounds, threads, images and batch must be at least 1, steps at least 10")
+    torch.set_num_threads(options.threads)
     results = Results(options.json)
     try:
         for plan in plans(options):

@@ -99,7 +99,7 @@ def embedded(images: int) -> Stream:
 
 def deit(images: int) -> Stream:
     """64 clean images for the statistics, others with noise, both spread over all classes."""
-    vit, folder = navia.load("timm:deit_tiny_patch16_224", checkpoint=real.WEIGHTS), scan(real.IMAGES)
+    vit, folder = navia.load(real.MODEL, checkpoint=real.WEIGHTS), scan(real.IMAGES)
     order = np.random.default_rng(0).permutation(len(folder.paths)).tolist()
     clean, rest = order[:64], order[64 : 64 + images]
     noisy = real.to_tensor(vit, real.corrupted(folder, rest, "gaussian_noise", 5))

@@ -222,6 +222,26 @@ def test_the_script_writes_table_json_and_plot(
     assert "tent, tome:16" in capsys.readouterr().out
 
 
+def test_every_call_is_shown_once_however_many_there_are(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """More reducers than are timed together: the library's step comes with the second lot, its forward with both."""
+    reducers = [argument for r in range(1, script.TOGETHER + 1) for argument in ("--reduce", f"tome:{r}")]
+    small = ("--model", "embedded", "--batch", "1", "--method", "none", *reducers, "--rounds", "1", "--no-memory")
+    run_script(script, monkeypatch, *small, "--json", str(tmp_path / "speed.json"))
+    names = [row["name"] for row in read_speed(tmp_path / "speed.json")["rows"]]
+    assert names.count("timm step") == names.count("timm forward") == 1
+    assert len(set(names)) == len(names) == 2 + 2 * script.TOGETHER
+
+
+def test_no_threads_are_refused_in_one_line(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run_script(script, monkeypatch, "--threads", "0")
+    assert "threads, images and batch must be at least 1" in capsys.readouterr().err
+
+
 def test_what_was_finished_stays_when_it_is_stopped(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rows: list[Row]
 ) -> None:
