@@ -5,6 +5,7 @@ import base64
 import http.client
 import io
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from navia.serve.app import _form
 from navia.serve.client import ServiceError
 from navia.serve.messages import PredictReply, Status
 from navia.serve.settings import Limits
-from tests.serve.server import Server, full_disk, serving
+from tests.serve.server import Server, full_disk, serving, until
 
 PICTURES = unseen_images()
 
@@ -148,6 +149,15 @@ def test_one_bad_picture_is_named_and_fails_its_request_alone(server: Server) ->
 def test_bad_requests_are_told_what_is_wrong(server: Server, body: bytes, kind: str, code: int, words: str) -> None:
     found, reply = post(server, body, kind)
     assert (found, words in reply["error"]) == (code, True), reply
+
+
+def test_who_hangs_up_is_counted_and_no_error_of_the_service(server: Server) -> None:
+    place, client = urlsplit(server.url), server.client()
+    head = b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png\r\ncontent-length: 1000\r\n\r\n"
+    with socket.create_connection((place.hostname, place.port)) as connection:
+        connection.sendall(head + b"x")
+    until(lambda: client.status()["served"]["refused"].get("gone") == 1)
+    assert "error" not in client.status()["served"]["refused"]
 
 
 def test_files_of_a_form_are_not_written_to_disk() -> None:

@@ -1,5 +1,6 @@
 """The service without its network: answers, the adaptation behind them, and what goes wrong between the two."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +17,12 @@ import navia
 from navia.images.domain import Domain
 from navia.images.sample import source_images, unseen_images
 from navia.serve.answers import Answer, BusyError, State
+from navia.serve.app import _within
 from navia.serve.service import Service
 from navia.serve.settings import Limits, Pace, Settings
 from navia.serve.status import recent, status
 from navia.vit.device import use_threads
-from tests.serve.server import full_disk
+from tests.serve.server import full_disk, until
 
 VIT = navia.load("embedded")
 PACE = Pace(batch=4, wait=0.001, adapt_batch=8, adapt_wait=1000, enough=8)
@@ -47,9 +49,10 @@ def make(source: navia.SourceStatistics) -> Iterator[Callable[..., Service]]:
         state: Path | None = None,
         every: int = 2,
         queue: int = 256,
+        seconds: float = 30.0,
         **options: object,
     ) -> Service:
-        settings = Settings(pace=pace, limits=Limits(queue=queue), keep_images=3, checkpoint_every=every)
+        settings = Settings(pace=pace, limits=Limits(queue=queue, seconds=seconds), keep_images=3, checkpoint_every=every)
         made.append(Service(VIT, method, "tome:24", source, settings=settings, state=state, **options))
         made[-1].start()
         return made[-1]
@@ -57,13 +60,6 @@ def make(source: navia.SourceStatistics) -> Iterator[Callable[..., Service]]:
     yield build
     for service in made:
         service.stop()
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def answer(service: Service, images: Tensor) -> Tensor:
@@ -299,7 +295,7 @@ def test_after_a_reset_nothing_of_the_stream_is_left(
 
 
 def test_a_command_that_was_given_up_is_not_carried_out(make: Callable[..., Service]) -> None:
-    service, under_way, go_on = make(), threading.Event(), threading.Event()
+    service, under_way, go_on = make(seconds=0.1), threading.Event(), threading.Event()
 
     def wait() -> bool:
         under_way.set()
@@ -307,11 +303,11 @@ def test_a_command_that_was_given_up_is_not_carried_out(make: Callable[..., Serv
 
     first = service.learner.call(wait)
     assert under_way.wait(60)
-    late = service.reset()
-    assert late.cancel()
-    assert not first.cancel()  # it has begun
+    for command in (first, service.reset()):
+        with pytest.raises(TimeoutError):
+            asyncio.run(_within(command, service))
     go_on.set()
-    assert first.result(60)
+    assert first.result(60)  # it had begun
     service.delta().result(60)  # comes after both
     assert service.alive
     assert not any(event.kind == "reset" for event in status(service).events)
