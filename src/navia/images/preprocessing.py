@@ -59,7 +59,10 @@ class Preprocessing:
             image = image.resize(self._resized(image), Image.Resampling[self.interpolation.upper()])
         height, width = self.size
         if image.height < height or image.width < width:
-            raise InputError(f"image of {image.width}x{image.height} px is smaller than the crop of {width}x{height} px")
+            remedy = ": leave out --crop-only, so that it is resized first" if self.resize is None else ""
+            raise InputError(
+                f"image of {image.width}x{image.height} px is smaller than the crop of {width}x{height} px{remedy}"
+            )
         half = math.floor if self.floor_crop else round
         left, top = half((image.width - width) / 2), half((image.height - height) / 2)
         return image.crop((left, top, left + width, top + height))

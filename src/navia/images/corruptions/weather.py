@@ -63,7 +63,7 @@ def _texture(name: str) -> NDArray[np.uint8]:
 
     from PIL import Image
 
-    data = files("navia.images").joinpath("frost", name).read_bytes()
+    data = files("navia.images.corruptions").joinpath("frost", name).read_bytes()
     texture: NDArray[np.uint8] = np.asarray(Image.open(BytesIO(data)).convert("RGB"))
     return texture
 
