@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from navia.bench.cell import run_cell
 from navia.bench.grid import cells, estimate, missing, run_grid
-from navia.bench.realtime import missed_share
 from navia.bench.store import Store
 from navia.errors import InputError
+from navia.images import sample
 from navia.spec import Spec, parse_spec
 
 SPEC = """
@@ -144,10 +146,6 @@ def test_under_a_clock_a_slow_method_misses_batches(tmp_path: Path) -> None:
     kept = store.trace(row["key"])["loss"]
     assert kept[0] is not None
     assert kept[1] is None
-    assert missed_share(1.0) == 0
-    assert missed_share(1.67) == 0.5
-    assert missed_share(2.0) == 0.5
-    assert missed_share(2.1) == pytest.approx(2 / 3)
 
 
 def test_convergence_scores_the_last_third_alone(tmp_path: Path) -> None:
@@ -173,3 +171,67 @@ def test_without_the_guard_a_collapse_is_let_happen(whole: Store, tmp_path: Path
     assert not any(row["guarded"] for row in left)
     assert not {row["key"] for row in left} & {row["key"] for row in watched}
     assert sum(row["top1"] for row in left) < sum(row["top1"] for row in watched)
+
+
+def found_corrupted(root: Path, **images: int) -> Path:
+    """A tree like that of ImageNet-C with so many pictures of each corruption at severity 5."""
+    unseen = sample.unseen_images()
+    assert unseen.labels is not None
+    for corruption, count in images.items():
+        for i in range(count):
+            folder = root / corruption / "5" / sample.CLASSES[unseen.labels[i]]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(unseen.images[i]).save(folder / f"{i}.png")
+    return root
+
+
+def spec_of(data: str, run: str = "{method: none}", source: str = "{path: embedded, images: 16}") -> Spec:
+    text = f"models: [{{name: embedded}}]\ndata: [{{{data}}}]\nsource: {source}\nruns: [{run}]\nbatch: 4\n"
+    return parse_spec(text, "a")
+
+
+def test_parts_decide_what_is_streamed_and_in_which_order(tmp_path: Path) -> None:
+    root = found_corrupted(tmp_path, snow=6, fog=5, contrast=3)
+    for kind, lengths in (("continual", [3, 4, 2]), ("mixed", [4, 4, 1])):
+        (cell,) = cells(spec_of(f"path: {root}, stream: {kind}, parts: [contrast/5, snow/5]"))
+        row, trace = run_cell(cell)
+        assert row["domains"] == ("contrast/5", "snow/5")
+        assert trace["images"] == lengths
+
+
+def test_shifted_images_without_a_source_run_methods_that_need_none(tmp_path: Path) -> None:
+    root = found_corrupted(tmp_path, fog=8)
+    none, navia = cells(spec_of(f"path: {root}", "{method: [none, navia]}", "{images: 2}"))
+    row, _ = run_cell(none)
+    assert row["count"] == 8
+    assert row["fingerprint"]["source"] is None
+    with pytest.raises(InputError, match=r"'navia' needs a source, and 'fog/5' \(imagenet-c\) is shifted itself"):
+        run_cell(navia)
+
+
+def test_too_large_a_source_is_refused_by_name() -> None:
+    (cell,) = cells(spec_of("path: embedded, images: 4", source="{path: embedded, images: 300}"))
+    with pytest.raises(InputError, match="'embedded' has 256 images, and 300 are wanted as the source"):
+        run_cell(cell)
+
+
+def test_the_embedded_source_is_the_same_named_or_not() -> None:
+    """None of its pictures is one of the stream's."""
+    rows = []
+    for source in ("{path: embedded, images: 32}", "{images: 32}"):
+        (cell,) = cells(spec_of("path: embedded, corruptions: [contrast], images: 32", "{method: align}", source))
+        rows.append(run_cell(cell)[0])
+    assert rows[0]["nll"] == rows[1]["nll"]
+    assert rows[0]["fingerprint"] == rows[1]["fingerprint"]
+
+
+def test_images_without_labels_are_refused_before_anything_runs(clothes: Path) -> None:
+    (cell,) = cells(spec_of(f"path: {clothes}"))
+    with pytest.raises(InputError, match="has no labels to score with"):
+        run_cell(cell)
+
+
+def test_decoding_processes_change_nothing_of_a_row(tmp_path: Path) -> None:
+    root = found_corrupted(tmp_path, fog=12)
+    (cell,) = cells(spec_of(f"path: {root}", "{method: align, reduce: [tome:8]}"))
+    assert same(run_cell(cell, workers=2)[0]) == same(run_cell(cell)[0])

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 import navia
+from navia.adapt.adapter import Step
 from navia.adapt.losses import entropy
+from navia.bench.cell import _pace
 from navia.bench.demo import Row, paired
 from navia.bench.realtime import on_the_clock
-from navia.bench.run import answer, answer_only
+from navia.bench.run import Answered, answer, answer_only
 from navia.images.loader import Batch
 
 
@@ -34,6 +36,13 @@ def test_the_clock_decides_which_batches_are_missed(golden_vit: navia.ViT, golde
         batches = [batch_of(golden_inputs, number % 2, reset=number == 3) for number in range(6)]
         answers = on_the_clock(navia.adapt(golden_vit, "tent"), batches, ratio)
         assert "".join("." if a.step.note else "a" for a in answers) == expected
+
+
+def test_the_pace_of_a_row_is_that_of_batches_that_were_adapted_to(golden_inputs: dict[str, np.ndarray]) -> None:
+    batch, logits = batch_of(golden_inputs, 0), torch.zeros(16, 10)
+    alone, whole = (Step(0, 16, 0.0, None, None, 0, None, None, 0.16, update) for update in (0.0, 0.48))
+    assert _pace([Answered(batch, logits, step) for step in (whole, alone, alone)]) == pytest.approx(40)
+    assert _pace([Answered(batch, logits, alone)]) == pytest.approx(10)
 
 
 def test_an_image_under_three_shifts_is_one_observation() -> None:

@@ -6,23 +6,25 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from navia import __version__
-from navia.adapt.adapter import adapt
+from navia.adapt.adapter import Adapter, adapt
+from navia.adapt.method import METHODS
 from navia.adapt.parameters import fingerprint
-from navia.adapt.statistics import SourceStatistics
+from navia.adapt.statistics import SourceError, SourceStatistics
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
 from navia.bench.tsne import Tsne, look, shown
+from navia.errors import InputError
+from navia.images.domain import Domain
 from navia.images.loader import Loader
-from navia.images.open import Opened, leave_out_source, open_domains
+from navia.images.open import SHIFTED, Opened, leave_out_source, open_domains, open_source, shifted_itself
 from navia.images.streams import Stream, make_stream
 from navia.measure.clock import peak_memory
 from navia.measure.cost import cost
@@ -78,13 +80,12 @@ class Cell:
 def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     """Row and trace of one cell, from scratch."""
     vit = _model(cell.model, cell.checkpoint, cell.crop_only)
-    opened, source_images = _data(cell)
-    domains = [d for d in opened.domains if not cell.domain or d.name == cell.domain]
+    opened, clean = _data(cell)
+    domains = _streamed(cell, opened)
     stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift)
-    source = _statistics(cell, source_images)
+    source = None if clean is None else _statistics(cell, clean, workers)
     options = json.loads(cell.options)
-    seed = 2020 + cell.seed
-    adapter = adapt(vit, cell.method, cell.reduce, source, classes=opened.classes, guard=cell.guarded, seed=seed, **options)
+    adapter = _adapter(cell, vit, opened, source, options)
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
     pictures = None if cell.tsne is None else shown(cell.tsne, vit, opened, loader)
     started = time.time()
@@ -129,23 +130,44 @@ def _model(name: str, checkpoint: str | None, crop_only: bool) -> ViT:
     return vit
 
 
-def _data(cell: Cell) -> tuple[Opened, Tensor]:
-    """Domains without the source images, and the source images."""
+def _data(cell: Cell) -> tuple[Opened, Domain | None]:
+    """Domains without the source images, and the source images; None: the data has no clean ones."""
     vit = _model(cell.model, cell.checkpoint, cell.crop_only)
     names = class_names(vit)
     made = cell.domains if cell.corrupted else ()
     opened = open_domains(cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity)
-    if cell.source_path is None:
-        opened, clean = leave_out_source(opened, cell.source_images)
-        return opened, clean.tensors(range(len(clean.collection)), vit.preprocessing)
-    clean = open_domains(cell.source_path, vit.num_classes, names).domains[0]
-    dealt = np.random.default_rng(0).permutation(len(clean.collection))[: cell.source_images]
-    return opened, clean.tensors(dealt, vit.preprocessing)
+    if cell.source_path is not None:
+        return opened, open_source(cell.source_path, cell.source_images)
+    if opened.kind in SHIFTED:
+        return opened, None
+    return leave_out_source(opened, cell.source_images)
 
 
-def _statistics(cell: Cell, images: Tensor) -> SourceStatistics:
+def _streamed(cell: Cell, opened: Opened) -> list[Domain]:
+    """The domains that the cell names, in its order."""
+    by_name = {domain.name: domain for domain in opened.domains}
+    domains = [by_name[name] for name in cell.domains]
+    unlabelled = [domain.name for domain in domains if domain.collection.labels is None]
+    if unlabelled:
+        raise InputError(f"{', '.join(unlabelled)} of {cell.data!r} has no labels to score with: use class folders")
+    return domains
+
+
+def _statistics(cell: Cell, clean: Domain, workers: int) -> SourceStatistics:
     vit = _model(cell.model, cell.checkpoint, cell.crop_only)
-    return SourceStatistics.measure(vit, images, cell.reduce, fisher=cell.method == "eata")
+    batches = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
+    images: Iterator[Tensor] = (batch.images for batch in batches)
+    return SourceStatistics.measure(vit, images, cell.reduce, fisher=METHODS.get(cell.method).needs_fisher)
+
+
+def _adapter(cell: Cell, vit: ViT, opened: Opened, source: SourceStatistics | None, options: dict[str, Any]) -> Adapter:
+    seed, classes = 2020 + cell.seed, opened.classes
+    try:
+        return adapt(vit, cell.method, cell.reduce, source, classes=classes, guard=cell.guarded, seed=seed, **options)
+    except SourceError as error:
+        if source is None:
+            raise InputError(f"method {cell.method!r} needs a source, and {shifted_itself(opened)}") from error
+        raise
 
 
 def _scores(answers: Sequence[Answered]) -> dict[str, Any]:
@@ -159,18 +181,23 @@ def _scores(answers: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _costs(vit: ViT, cell: Cell, answers: Sequence[Answered]) -> dict[str, Any]:
-    counted = cost(vit, cell.reduce, method=cell.method)
-    paces = [(a.step.seconds_answer + a.step.seconds_update) / a.step.images for a in answers]
+    counted = cost(vit, cell.reduce, method=cell.method, options=json.loads(cell.options))
     return {
         "gmacs": counted.gmacs,
         "gmacs_paper": counted.gmacs_paper,
         "trainable": counted.trainable,
-        "ms_per_image": 1000 * statistics.median(paces),
+        "ms_per_image": _pace(answers),
     }
 
 
+def _pace(answers: Sequence[Answered]) -> float:
+    """Milliseconds per image of a whole step; batches that a clock let pass without an update are none."""
+    steps = [a.step for a in answers if a.step.seconds_update] or [a.step for a in answers]
+    return 1000 * statistics.median((step.seconds_answer + step.seconds_update) / step.images for step in steps)
+
+
 def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
-    """What the report draws: per batch right answers, entropy, discrepancy; and which classes were answered."""
+    """Right answers per batch and which classes were answered, which the report draws; the rest of each step, for people."""
     classes = torch.cat([a.logits for a in answers]).shape[1]
     predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1) for a in answers]), minlength=classes)
     return {
@@ -184,7 +211,7 @@ def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
     }
 
 
-def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: SourceStatistics) -> dict[str, Any]:
+def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: SourceStatistics | None) -> dict[str, Any]:
     """What two rows must share to be put side by side, and what made each."""
     names = hashlib.sha256()
     for stretch in stream.stretches:
@@ -199,7 +226,7 @@ def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: S
         "images": len(stream),
         "classes": len(opened.classes) if opened.classes else vit.num_classes,
         "reset": cell.stream,
-        "source": {"images": source.provenance.count, "reduce": source.provenance.reduce},
+        "source": source and {"images": source.provenance.count, "reduce": source.provenance.reduce},
         "versions": {"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "threads": torch.get_num_threads(),
         "device": vit.cls_token.device.type,

@@ -27,7 +27,7 @@ class Done:
     row: dict[str, Any]
     done: int
     total: int
-    left: float | None
+    left: float
 
 
 def cells(spec: Spec) -> list[Cell]:

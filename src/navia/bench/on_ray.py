@@ -10,8 +10,9 @@ from navia.errors import NaviaError
 TRIES = 3
 
 
-def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0) -> Engine:
-    """address: of a running cluster; None starts one on this machine. cpus, gpus: that one cell takes (fractions share)."""
+def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0, workers: int = 0) -> Engine:
+    """address: of a running cluster; None starts one on this machine. cpus, gpus: that one cell takes (fractions share).
+    workers: processes that decode a cell's images."""
     try:
         import ray
     except ImportError as error:
@@ -22,7 +23,7 @@ def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0) -> 
         if started:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES)(_in_worker)
-        pending: list[Any] = [task.remote(cell, cpus) for cell in wanted]
+        pending: list[Any] = [task.remote(cell, cpus, workers) for cell in wanted]
         try:
             while pending:
                 ready, pending = ray.wait(pending, num_returns=1)
@@ -40,8 +41,8 @@ def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0) -> 
     return engine
 
 
-def _in_worker(cell: Cell, cpus: float) -> Result:
+def _in_worker(cell: Cell, cpus: float, workers: int) -> Result:
     import torch
 
     torch.set_num_threads(max(1, int(cpus)))
-    return run_cell(cell)
+    return run_cell(cell, workers)

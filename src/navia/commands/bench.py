@@ -37,7 +37,7 @@ def bench(
     ray_address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
     cpus: Annotated[float, typer.Option(help="With ray: cores of one cell.", min=0.1)] = 1,
     gpus: Annotated[float, typer.Option(help="With ray: GPUs of one cell, fractions share one.", min=0)] = 0,
-    workers: Annotated[int, typer.Option(help="Processes that decode images.", min=0)] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that decode the images of a cell.", min=0)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run, and how long it may take.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -87,7 +87,7 @@ def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         task = progress.add_task("cells", total=None, left="")
         for done in grid:
-            left = "" if done.left is None else f"{_readable(done.left)} left"
+            left = f"{_readable(done.left)} left"
             progress.update(task, completed=done.done, total=done.total, left=left)
             line = f"{done.done}/{done.total} {_title(done.row)}: {100 * done.row['top1']:.1f} %, {left}"
             progress.console.print(line, markup=False, highlight=False)
@@ -103,7 +103,7 @@ def _engine(on: str, address: str | None, cpus: float, gpus: float, workers: int
         return partial(one_by_one, workers=workers)
     from navia.bench.on_ray import ray_engine
 
-    return ray_engine(address, cpus, gpus)
+    return ray_engine(address, cpus, gpus, workers)
 
 
 def _title(row: dict[str, Any]) -> str:
