@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from navia.errors import InputError
+from navia.errors import InputError, SpecError
 from navia.images import sample
 from tests.test_cli import invoke
 
@@ -20,6 +21,15 @@ from tests.test_cli import invoke
 def run_arguments(images: Path, out: Path, *more: str) -> list[str]:
     source = ("--source", str(images), "-r", "tome:8", "--batch", "32")
     return ["run", str(images), "-m", "embedded", *source, "--out", str(out), *more]
+
+
+def wait_for_rows(out: Path, process: "subprocess.Popen[Any]") -> None:
+    """Until the first batch is on disk."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if out.exists() and out.read_bytes().count(b"\n") > 1:
+            return
+        time.sleep(0.01)
 
 
 def test_run_answers_every_picture_once_with_names_and_accuracy(clothes_by_class: Path, tmp_path: Path) -> None:
@@ -44,12 +54,10 @@ def test_run_answers_every_picture_once_with_names_and_accuracy(clothes_by_class
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(clothes_by_class: Path, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole.csv", tmp_path / "killed.csv"
     assert invoke(*run_arguments(clothes_by_class, whole)).exit_code == 0
-    arguments = run_arguments(clothes_by_class, killed, "--every", "0", "--workers", "0")
+    arguments = run_arguments(clothes_by_class, killed, "--every", "0", "--workers", "1")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-m", "navia.cli", *arguments], env=environment)
-    state, deadline = killed.with_name("killed.csv.state"), time.monotonic() + 120
-    while not state.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_rows(killed, process)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     before = killed.read_bytes()
@@ -66,15 +74,46 @@ def test_ctrl_c_saves_the_state_and_says_how_to_go_on(clothes_by_class: Path, tm
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "navia.cli", *arguments]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not out.with_name("p.csv.state").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_rows(out, process)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    assert "interrupted" in told
+    assert "interrupted after" in told
     assert invoke(*arguments).exit_code == 0
-    assert len(out.read_text().splitlines()) == 321
+    whole = tmp_path / "whole.csv"
+    assert invoke(*run_arguments(clothes_by_class, whole)).exit_code == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_eata_measures_what_it_needs_from_the_source(clothes_by_class: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    result = invoke(*run_arguments(clothes_by_class, out, "--method", "eata", "--limit", "64", "--workers", "0", "--json"))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["settings"]["source images"] == 320  # all: 2,000 at most, not 256
+
+
+def test_the_embedded_source_has_a_name(clothes: Path, tmp_path: Path) -> None:
+    arguments = ("run", str(clothes), "-m", "embedded", "--source", "embedded", "--out", str(tmp_path / "p.csv"), "--json")
+    told = json.loads(invoke(*arguments).stdout)
+    assert told["settings"]["source images"] == 256
+
+
+def test_options_that_are_none_of_the_method_are_refused_by_name(clothes: Path, tmp_path: Path) -> None:
+    arguments = ("run", str(clothes), "-m", "embedded", "--method", "tent", "--out", str(tmp_path / "p.csv"))
+    for name in ("classes=[0]", "seed=1", "guard=false"):
+        with pytest.raises(SpecError, match=f"method 'tent' has no option '{name.split('=')[0]}'"):
+            invoke(*arguments, "-o", name, catch=False)
+        with pytest.raises(SpecError, match="has no option"):
+            invoke("explain", str(clothes), "--method", "tent", "-o", name, catch=False)
+        with pytest.raises(SpecError, match="has no option"):
+            invoke("serve", "-m", "embedded", "--method", "tent", "-o", name, catch=False)
+
+
+def test_follow_refuses_what_it_would_not_do(clothes: Path, tmp_path: Path) -> None:
+    arguments = ("run", str(clothes), "-m", "embedded", "--method", "tent", "--follow", "--out", str(tmp_path / "p.csv"))
+    others = ("--corruption", "fog", "--severity", "3", "--stream", "mixed", "--order", "1", "--label-shift", "0.1")
+    with pytest.raises(SpecError, match="leave out --corruption, --severity, --stream, --order, --label-shift, --limit"):
+        invoke(*arguments, *others, "--limit", "3", catch=False)
 
 
 def test_run_follows_a_folder_and_does_not_answer_twice(clothes: Path, tmp_path: Path) -> None:

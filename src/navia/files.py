@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -41,17 +42,27 @@ def _sync(path: Path) -> None:
         os.close(opened)
 
 
-def exclusive(path: Path, refusal: str) -> BinaryIO:
+def exclusive(path: Path, refusal: str, patience: float = 0.0) -> BinaryIO:
     """`path`, opened for appending (and made if need be) and held until it is closed or the process ends. Where another
-    process holds it, an InputError says `refusal`."""
+    process still holds it after `patience` seconds, an InputError says `refusal`."""
     file = path.open("ab")
+    deadline = time.monotonic() + patience
+    while not _locked(file):
+        if time.monotonic() >= deadline:
+            file.close()
+            raise InputError(refusal)
+        time.sleep(0.05)
+    return file
+
+
+def _locked(file: BinaryIO) -> bool:
+    """Whether it is ours now; also where a system or a disk has no locks, for nothing can be promised there."""
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
-        raise InputError(refusal) from None
-    except (ImportError, OSError):  # a system or a disk without locks: nothing can be promised there
+        return False
+    except (ImportError, OSError):
         pass
-    return file
+    return True

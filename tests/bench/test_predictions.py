@@ -253,7 +253,8 @@ def test_rows_that_could_not_be_written_leave_no_state_behind_that_is_ahead_of_t
     assert cut.read_bytes() == whole.read_bytes()
 
 
-def test_two_runs_into_one_file_are_refused(golden_vit: navia.ViT, tmp_path: Path) -> None:
+def test_two_runs_into_one_file_are_refused(golden_vit: navia.ViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("navia.bench.predictions.WORKERS_OUTLIVE", 0.1)
     adapter = navia.adapt(golden_vit, "none")
     with Predictions(tmp_path / "p.csv", {}, None).begin(adapter):
         before = (tmp_path / "p.csv").read_bytes()

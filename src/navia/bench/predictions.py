@@ -36,6 +36,7 @@ from navia.measure.quality import calibration_error, wilson
 from navia.vit.vit import ViT
 
 COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")
+WORKERS_OUTLIVE = 8.0  # seconds; the decoding processes of a killed run notice after 5, and until then hold its file
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,14 @@ class Predictions:
         """Start anew, or go on where an earlier run with the same settings was stopped. The file is this process's until it
         is closed: two that append to it would mix their rows."""
         self.adapter = adapter
-        known = None if restart or not self.path.exists() else self._read_state()
+        may_go_on = self.path.exists() and not restart
+        refusal = f"another run writes to {str(self.path)!r}: wait for it or take another --out"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = exclusive(self.path, f"another run writes to {str(self.path)!r}: wait for it or take another --out")
+            self.file = exclusive(self.path, refusal, WORKERS_OUTLIVE)
             with contextlib.ExitStack() as undo:
                 undo.enter_context(self.file)
+                known = self._read_state() if may_go_on else None
                 if known is None:
                     self._start_anew(restart)
                 else:
