@@ -620,5 +620,5 @@ def test_impossible_preprocessing_is_refused(options: dict[str, Any], complaint:
 def test_picture_smaller_than_the_crop_is_refused() -> None:
     with pytest.raises(InputError, match="image of 5x9 px is smaller than the crop of 8x8 px: leave out --crop-only"):
         Preprocessing((8, 8), (0.5,), (0.5,))(picture((5, 9)))
-    with pytest.raises(InputError, match="smaller than the crop of 8x8 px$"):  # resized, but to less than the crop
+    with pytest.raises(InputError, match=r"smaller than the crop of 8x8 px$"):  # resized, but to less than the crop
         Preprocessing((8, 8), (0.5,), (0.5,), resize=6)(picture((5, 9)))
