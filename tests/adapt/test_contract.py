@@ -189,6 +189,19 @@ def test_adapts_inside_the_callers_no_grad(method: str, mode: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(answers, expected, strict=True))
 
 
+@pytest.mark.parametrize("method", OPTIONS)
+def test_the_source_state_names_what_a_delta_is_measured_from(method: str) -> None:
+    """One copy of the source serves reset, guard and delta, and no step moves it."""
+    adapter = adapter_of(method, "tome:2", "timm plain")
+    before = {name: value.clone() for name, value in adapter.method.tensors().items()}
+    for x in batches("timm plain"):
+        adapter(x)
+    assert adapter.guard is not None
+    source = adapter.method.tensors_in(adapter.guard.source)
+    assert source.keys() == before.keys()
+    assert all(torch.equal(source[name], value) for name, value in before.items())
+
+
 def test_two_adapters_share_the_backbone_and_nothing_else() -> None:
     family = "timm plain"
     one, two = adapter_of("navia", "tome:2", family), adapter_of("tent", "tome:2", family)

@@ -58,7 +58,6 @@ class Adapter:
         self.steps = 0
         self.last: Step | None = None
         self._source_state = guard.source if guard else method.state()
-        self._source_tensors = {name: value.clone() for name, value in method.tensors().items()}
         self.callbacks.start(self)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -104,7 +103,7 @@ class Adapter:
 
     def save(self, path: str | Path, notes: Mapping[str, str] | None = None) -> None:
         """Write what moved (safetensors with provenance). notes: kept in its metadata, and returned by `load`."""
-        save_delta(path, self.method, self._source_tensors, self._weights, self.steps, notes)
+        save_delta(path, self.method, self.method.tensors_in(self._source_state), self._weights, self.steps, notes)
 
     @torch.inference_mode(False)
     def load(self, path: str | Path) -> dict[str, str]:
@@ -159,7 +158,7 @@ class Adapter:
     @property
     def drift(self) -> float:
         """How far the model's own tuned parameters moved from the source, relative to their size."""
-        return relative_move(self.method.parameters, self._source_tensors, self.method.vit)
+        return relative_move(self.method.parameters, self._source_state["parameters"], self.method.vit)
 
     @property
     def trainable(self) -> int:

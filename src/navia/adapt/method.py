@@ -267,8 +267,11 @@ class Method(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that shapes the answers, by name: tuned parameters, and tensors in the memory as `memory.NAME`."""
-        remembered = {f"memory.{name}": value for name, value in self.memory.items() if isinstance(value, Tensor)}
-        return {name: p.detach() for name, p in self.parameters.items()} | remembered
+        return _named({name: p.detach() for name, p in self.parameters.items()}, self.memory)
+
+    def tensors_in(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The same of a state from `state()`; not copied."""
+        return _named(state["parameters"], state["memory"])
 
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -297,3 +300,7 @@ class Method(ABC):
             self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.memory = copy.deepcopy(state["memory"])
         self.generator.set_state(state["generator"])
+
+
+def _named(parameters: dict[str, Tensor], memory: Mapping[str, Any]) -> dict[str, Tensor]:
+    return parameters | {f"memory.{name}": value for name, value in memory.items() if isinstance(value, Tensor)}

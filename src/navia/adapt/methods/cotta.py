@@ -102,6 +102,9 @@ class Cotta(Method):
         teacher = dict(self.teacher.model.named_parameters())
         return super().tensors() | {f"teacher.{name}": teacher[name].detach() for name in self.parameters}
 
+    def tensors_in(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
+        return super().tensors_in(state) | state["teacher"]
+
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         own = {name: value for name, value in tensors.items() if not name.startswith("teacher.")}
