@@ -46,7 +46,7 @@ def test_a_ray_cluster_gives_the_rows_of_one_process_even_when_a_worker_dies(tmp
     killed = threading.Event()
     killer = threading.Thread(target=kill_one_worker, args=(killed,), daemon=True)
     killer.start()
-    list(run_grid(spec, spread, ray_engine(cpus=1)))
+    list(run_grid(spec, spread, ray_engine(cpus=1, workers=1)))
     assert killed.wait(timeout=1), "no worker was seen"
 
     def by_key(store: Store) -> dict[str, dict[str, object]]:
@@ -59,9 +59,7 @@ def test_a_ray_cluster_gives_the_rows_of_one_process_even_when_a_worker_dies(tmp
 
 @pytest.mark.usefixtures("cluster")
 def test_what_a_worker_refuses_is_refused_by_name(tmp_path: Path) -> None:
-    text = SPEC.replace("images: 48", "images: 48").replace(
-        "{method: navia, reduce: [tome:8]}", "{method: foa, options: {population: 2}}"
-    )
+    text = SPEC.replace("{method: navia, reduce: [tome:8]}", "{method: foa, options: {population: 4}}")
     spec = parse_spec(
         text.replace("models: [{name: embedded}]", "models: [{name: embedded, checkpoint: nowhere.safetensors}]"), "a"
     )
