@@ -36,7 +36,7 @@ DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 GENERATED = ("results.md",)  # its commands take hours: checked, not run
 ENDLESS = ("serve",)  # commands that run until they are stopped
-NOT_OURS = ("curl", "docker", "torchrun")
+NOT_OURS = ("curl", "docker", "source", "torchrun")
 
 
 @dataclass(frozen=True)
