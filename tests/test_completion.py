@@ -32,6 +32,7 @@ def offered(line: str, shell: str = "bash") -> str:
         ("navia run images --method fo", ["foa", "foa_bp"]),
         ("navia serve --method na", ["navia"]),
         ("navia cost model --method ta", []),
+        ("navia cost e", ["embedded"]),
         ("navia run images -r t", ["tome:8", "tofu:8"]),
         ("navia tokens image --reduce e", ["evit:8"]),
         ("navia corrupt src dst --corruption gl", ["glass_blur"]),
