@@ -60,7 +60,7 @@ def test_options_that_shape_the_answer_must_be_those_of_the_delta(
     other: dict[str, Any],
 ) -> None:
     path = saved(navia.adapt(vit, method, source=source, **learned), tmp_path / "d.safetensors")
-    with pytest.raises(DeltaError, match="belongs to another (bias_position|token|shift|affinity)"):
+    with pytest.raises(DeltaError, match=r"belongs to another (bias_position|token|shift|affinity)"):
         navia.adapt(vit, method, source=source, **other).load(path)
     navia.adapt(vit, method, source=source, **learned).load(path)
 
