@@ -103,7 +103,10 @@ MUTANTS = [
     Mutant("adapt/methods/foa.py", "self.options.weight * count / 64", "self.options.weight"),
     Mutant("adapt/methods/foa.py", "if best is None or loss < min(losses):", "if best is None or loss > min(losses):"),
     Mutant("adapt/guard.py", "drift > self.options.drift", "drift > 100 * self.options.drift"),
-    Mutant("adapt/guard.py", "low and narrow", "False"),
+    Mutant("adapt/guard.py", "if low or (", "if ("),
+    Mutant("adapt/guard.py", "self.entropy > self.reference[0] and", "False and"),
+    Mutant("adapt/guard.py", "and self._source_sees_more(method, histogram, images)", ""),
+    Mutant("adapt/guard.py", "        method.load_state(now)\n", ""),
     Mutant("adapt/guard.py", "away > self.options.away", "False"),
     Mutant("adapt/guard.py", "len(self.troubles) >= self.options.patience", "False"),
 ]  # fmt: skip

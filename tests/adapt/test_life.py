@@ -415,6 +415,47 @@ class TestGuard:
         assert any(v and "collapse" in v and "the source" in v for v in verdicts)
         assert correct["guarded"] > 1.2 * correct["naive"]
 
+    def test_a_collapse_onto_a_class_that_it_is_unsure_of_is_noticed(
+        self, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
+    ) -> None:
+        """All answers are one class while the entropy rises: EATA under fog ended so."""
+        adapter = navia.adapt(golden_vit, "tent", lr=0.0)
+        batches = [torch.from_numpy(golden_inputs["x_A"][b]) for b in range(6)]
+        for x in batches:
+            adapter(x)
+        weight, bias = (p for name, p in adapter.method.parameters.items() if name.startswith("norm."))
+        with torch.no_grad():
+            weight.mul_(1e-3)
+            bias.mul_(0.1)
+        told = []
+        for x in 2 * batches:
+            assert adapter.last is not None
+            before = adapter.last.entropy
+            adapter(x)
+            told.append(adapter.last.guard)
+            if told[-1]:
+                break
+            assert adapter.last.entropy > before or len(told) > 1
+        assert told[-1]
+        assert "collapse" in told[-1]
+        with torch.no_grad():
+            assert torch.equal(adapter.predict(x), golden_vit(x))
+
+    def test_a_hard_picture_that_stays_is_no_collapse(
+        self, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
+    ) -> None:
+        """One class and little certainty, as the source sees it too; asking the source leaves no trace."""
+        mixed = [torch.from_numpy(golden_inputs["x_A"][b]) for b in range(6)]
+        with torch.no_grad():
+            hardest = max(torch.cat(mixed).split(1), key=lambda x: float(entropy(golden_vit(x))))
+        on, off = (navia.adapt(golden_vit, "tent", lr=1e-5, guard=guard) for guard in (True, False))
+        for x in (*mixed, *[hardest.expand(len(mixed[0]), -1, -1, -1)] * 12):
+            assert torch.equal(on(x), off(x))
+            assert on.last is not None
+            assert on.last.guard is None
+        assert on.guard is not None
+        assert on.guard.asked > 0
+
     def test_quiet_streams_are_left_alone(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
         """Same answers with and without the guard, also when all images look alike (label shift)."""
         for stream in ([shifted(vit, 32, i) for i in range(12)], [shifted(vit, 1, 0).expand(32, -1, -1, -1)] * 8):

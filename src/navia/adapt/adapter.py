@@ -80,7 +80,7 @@ class Adapter:
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
             learned = self.method.learn(look)
-            verdict = self.guard.watch(self.method, look.logits, learned) if self.guard else None
+            verdict = self.guard.watch(self.method, look, learned) if self.guard else None
         self.steps += 1
         if verdict and not bool(torch.isfinite(look.logits).all()):
             look.logits = self.method.predict(look.images)  # answers from a broken state are worth nothing
