@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -305,6 +305,7 @@ any_reducer = st.one_of(
 
 
 @examples
+@example(ToMe(r=(0, -0.0)))
 @given(any_reducer)
 def test_text_form_reads_back_as_the_same_reducer(reducer: Reducer) -> None:
     assert parse(str(reducer)) == reducer

@@ -38,7 +38,7 @@ def check_amount(r: object) -> Amount:
         if len(r) != 2 or not isinstance(r[0], int) or not isinstance(r[1], int | float) or not -1 <= r[1] <= 1:
             raise SpecError(f"an inflected r is (int, inflection between -1 and 1), got {r!r}")
         check_amount(r[0])
-        return r[0], float(r[1])
+        return r[0], float(r[1]) + 0.0  # no negative zero, which would have a text form of its own
     if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in r):
         raise SpecError(f"a listed r holds one int >= 0 per block, got {r!r}")
     return list(r)
