@@ -1,4 +1,7 @@
-"""A long stream: whether a step takes as long, and the process as much memory, after many steps as after few."""
+"""A long stream: whether a step takes as long, and the process as much memory, after many steps as after few.
+
+Time is the processor's, all threads together: what else runs on the machine meanwhile changes it least.
+"""
 
 import time
 from collections.abc import Callable
@@ -31,14 +34,16 @@ def long_stream(steps: int, say: Callable[[str], None]) -> dict[str, Any]:
     at, milliseconds, resident = [], [], []
     try:
         for begin in range(0, steps - stretch + 1, stretch):
-            start = time.perf_counter()
+            start = time.process_time()
             for number in range(begin, begin + stretch):
                 adapter(batches[number % len(batches)])
-            milliseconds.append(1000 * (time.perf_counter() - start) / stretch)
+            milliseconds.append(1000 * (time.process_time() - start) / stretch)
             resident.append(resident_mib())
             at.append(begin + stretch)
             if len(at) % (POINTS // 10) == 0:
-                say(f"  step {at[-1]:,} of {steps:,}: {milliseconds[-1]:.1f} ms a step, {resident[-1]:.1f} MiB resident")
+                say(
+                    f"  step {at[-1]:,} of {steps:,}: {milliseconds[-1]:.1f} ms of processor time a step, {resident[-1]:.1f} MiB resident"
+                )
     except KeyboardInterrupt:
         if len(at) < FEWEST:
             raise

@@ -162,9 +162,9 @@ def _stream(speed: Speed) -> str:
 def stream_text(stream: Row) -> str:
     time, memory = stream["ms_per_step"], stream["resident_mib"]
     return (
-        f"A stream of {stream['steps']:,} steps ({stream['name']}, batch {stream['batch']}): {time['first']:.1f} ms a step "
-        f"in the first tenth, {time['last']:.1f} in the last ({time['slope']:+.3f} in 1,000 steps); resident memory "
-        f"{memory['first']:.0f} MiB, then {memory['last']:.0f} ({memory['slope']:+.3f} in 1,000 steps)."
+        f"A stream of {stream['steps']:,} steps ({stream['name']}, batch {stream['batch']}): {time['first']:.1f} ms of "
+        f"processor time a step in the first tenth, {time['last']:.1f} in the last ({time['slope']:+.3f} in 1,000 steps); "
+        f"resident memory {memory['first']:.0f} MiB, then {memory['last']:.0f} ({memory['slope']:+.3f} in 1,000 steps)."
     )
 
 
