@@ -9,7 +9,6 @@ import os
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from navia.errors import NaviaError

@@ -41,9 +41,8 @@ def long_stream(steps: int, say: Callable[[str], None]) -> dict[str, Any]:
             resident.append(resident_mib())
             at.append(begin + stretch)
             if len(at) % (POINTS // 10) == 0:
-                say(
-                    f"  step {at[-1]:,} of {steps:,}: {milliseconds[-1]:.1f} ms of processor time a step, {resident[-1]:.1f} MiB resident"
-                )
+                time_text, memory_text = f"{milliseconds[-1]:.1f} ms of processor time", f"{resident[-1]:.1f} MiB resident"
+                say(f"  step {at[-1]:,} of {steps:,}: {time_text} a step, {memory_text}")
     except KeyboardInterrupt:
         if len(at) < FEWEST:
             raise
