@@ -388,6 +388,18 @@ class TestGuard:
         assert "restored" in caplog.text
         assert torch.equal(adapter.predict(x), clean)  # back at the source
 
+    @pytest.mark.parametrize(("share", "noticed"), [(0.9, True), (1.1, False)])
+    def test_parameters_may_move_so_far_and_no_further(self, vit: navia.ViT, share: float, noticed: bool) -> None:
+        """The limit lies a little below, or above, the way of one free step."""
+        x = shifted(vit, 16, 0)
+        free = navia.adapt(vit, "tent", lr=0.05, guard=False)
+        free(x)
+        adapter = navia.adapt(vit, "tent", lr=0.05, guard=GuardOptions(drift=share * free.drift))
+        adapter(x)
+        assert adapter.last is not None
+        assert ("the parameters moved by" in (adapter.last.guard or "")) is noticed
+        assert (adapter.drift == 0) is noticed
+
     def test_non_finite_logits_are_answered_again_from_a_good_state(self, vit: navia.ViT) -> None:
         adapter = navia.adapt(vit, "tent", lr=1e-3)
         x = shifted(vit, 16, 0)
