@@ -400,6 +400,21 @@ class TestGuard:
         assert ("the parameters moved by" in (adapter.last.guard or "")) is noticed
         assert (adapter.drift == 0) is noticed
 
+    @pytest.mark.parametrize(("share", "noticed"), [(0.9, True), (1.1, False)])
+    def test_statistics_may_stray_so_far_and_no_further(
+        self, vit: navia.ViT, source: navia.SourceStatistics, share: float, noticed: bool
+    ) -> None:
+        x = shifted(vit, 16, 0)
+        free = navia.adapt(vit, "align", "tome:2", source, guard=False)
+        free(x)
+        assert free.last is not None
+        assert free.last.discrepancy is not None
+        away = free.last.discrepancy / float(source.std.square().mean())
+        adapter = navia.adapt(vit, "align", "tome:2", source, guard=GuardOptions(away=share * away))
+        adapter(x)
+        assert adapter.last is not None
+        assert ("variances off the source's" in (adapter.last.guard or "")) is noticed
+
     def test_non_finite_logits_are_answered_again_from_a_good_state(self, vit: navia.ViT) -> None:
         adapter = navia.adapt(vit, "tent", lr=1e-3)
         x = shifted(vit, 16, 0)
