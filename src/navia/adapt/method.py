@@ -114,6 +114,7 @@ class Method(ABC):
     needs_fisher: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
     per_picture: ClassVar[bool] = True  # whether an answer depends on its own picture alone
+    effort: ClassVar[float] = 2  # time of a step in dense forwards, roughly: for the time left of a benchmark
     answers_by: ClassVar[tuple[str, ...]] = ()  # options that shape answers beside the tensors: a delta belongs to theirs
 
     def __init__(

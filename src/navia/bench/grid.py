@@ -9,6 +9,7 @@ from typing import Any
 
 from navia.adapt.method import METHODS, changed_options
 from navia.bench.cell import Cell, run_cell
+from navia.bench.pace import total_seconds
 from navia.bench.store import Store
 from navia.bench.tsne import Tsne
 from navia.errors import SpecError
@@ -109,11 +110,16 @@ def run_grid(spec: Spec, store: Store, engine: "Engine | None" = None) -> Iterat
     with store.writing():
         wanted = missing(spec, store)
         total = len(cells(spec))
-        started = time.monotonic()
-        for number, (row, trace) in enumerate((engine or one_by_one)(wanted), 1):
+        waiting = {cell.key: cell for cell in wanted}
+        rows, worked, started = store.rows(), 0.0, time.monotonic()
+        for row, trace in (engine or one_by_one)(wanted):
             store.add(row, trace)
-            left = (time.monotonic() - started) / number * (len(wanted) - number)
-            yield Done(row, total - len(wanted) + number, total, left)
+            rows.append(row)
+            del waiting[row["key"]]
+            worked += row["wall_seconds"]
+            at_once = worked / (time.monotonic() - started)  # how many cells run side by side
+            left = (total_seconds(list(waiting.values()), rows) or 0.0) / at_once
+            yield Done(row, total - len(waiting), total, left)
 
 
 Engine = Callable[[Sequence[Cell]], Iterable[Result]]
@@ -128,16 +134,4 @@ def one_by_one(wanted: Sequence[Cell], workers: int = 0) -> Iterator[Result]:
 def estimate(spec: Spec, store: Store) -> tuple[list[Cell], float | None]:
     """Missing cells, and the seconds they will take judged by the rows that are there; None: nothing to judge by."""
     wanted = missing(spec, store)
-    known: dict[tuple[str, str, str], list[float]] = {}
-    for row in store.rows():
-        known.setdefault((row["model"], row["method"], row["reduce"]), []).append(row["wall_seconds"] / row["count"])
-    paces = [sum(v) / len(v) for v in known.values()]
-    if not paces or not wanted:
-        return wanted, 0.0 if not wanted else None
-    counts = [row["count"] for row in store.rows()]
-    usual = sum(counts) / len(counts)
-    seconds = 0.0
-    for cell in wanted:
-        own = known.get((cell.model, cell.method, cell.reduce))
-        seconds += (sum(own) / len(own) if own else sum(paces) / len(paces)) * (cell.images or usual)
-    return wanted, seconds
+    return wanted, total_seconds(wanted, store.rows())

@@ -5,6 +5,7 @@ from typing import Any
 
 from navia.bench.cell import Cell, run_cell
 from navia.bench.grid import Engine, Result
+from navia.bench.pace import longest_first
 from navia.errors import NaviaError
 
 TRIES = 3
@@ -23,7 +24,7 @@ def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0, wor
         if started:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES)(_in_worker)
-        pending: list[Any] = [task.remote(cell, cpus, workers) for cell in wanted]
+        pending: list[Any] = [task.remote(cell, cpus, workers) for cell in longest_first(wanted)]
         try:
             while pending:
                 ready, pending = ray.wait(pending, num_returns=1)

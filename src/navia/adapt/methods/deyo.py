@@ -48,6 +48,7 @@ class DeyoOptions(Sgd):
 class Deyo(Method):
     name = "deyo"
     Options = DeyoOptions
+    effort = 3
 
     @classmethod
     def tuned(cls, vit: ViT, options: DeyoOptions) -> list[str]:

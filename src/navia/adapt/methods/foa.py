@@ -46,6 +46,7 @@ class FoaOptions(Options):
 class Foa(Method):
     name = "foa"
     Options = FoaOptions
+    effort = 27
     needs_source = True
     answers_by = ("shift",)
 

@@ -65,6 +65,7 @@ class Lame(Method):
 
     name = "lame"
     Options = LameOptions
+    effort = 1
     per_picture = False
     answers_by = ("affinity", "neighbours", "symmetric")
 

@@ -23,6 +23,7 @@ class NoneOptions(Options):
 class NoAdaptation(Method):
     name = "none"
     Options = NoneOptions
+    effort = 1
     answers_by = ("shift",)
 
     def _wants_source(self) -> bool:

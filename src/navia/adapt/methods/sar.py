@@ -35,6 +35,7 @@ class SarOptions(Sgd):
 class Sar(Method):
     name = "sar"
     Options = SarOptions
+    effort = 4
 
     @classmethod
     def tuned(cls, vit: ViT, options: SarOptions) -> list[str]:

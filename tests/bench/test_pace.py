@@ -1,0 +1,64 @@
+"""How long cells take, by rows whose seconds are known."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from navia.bench.cell import Cell
+from navia.bench.grid import cells
+from navia.bench.pace import expected_seconds, longest_first, total_seconds, work
+from navia.spec import parse_spec
+
+SPEC = """
+models: [{name: embedded}]
+data: [{path: embedded, corruptions: [contrast, fog], images: 100}]
+runs: [{method: [none, foa, tent, cotta, sar]}, {method: tent, reduce: tome:8}]
+"""
+
+
+@pytest.fixture(scope="module")
+def grid() -> list[Cell]:
+    return cells(parse_spec(SPEC, "a"))
+
+
+def row(cell: Cell, seconds: float, **others: Any) -> Mapping[str, Any]:
+    own = {"model": cell.model, "method": cell.method, "reduce": cell.reduce, "domains": ["fog"], "count": 100}
+    return {**own, "wall_seconds": seconds, **others}
+
+
+def of(grid: list[Cell], method: str, reduce: str = "none") -> Cell:
+    return next(cell for cell in grid if (cell.method, cell.reduce) == (method, reduce))
+
+
+def test_the_longest_cells_begin_and_equals_keep_their_order(grid: list[Cell]) -> None:
+    methods = [cell.method for cell in longest_first(grid)]
+    assert methods == ["foa"] * 2 + ["cotta"] * 2 + ["sar"] * 2 + ["tent"] * 4 + ["none"] * 2
+    assert [cell.domain for cell in longest_first(grid)][:4] == ["contrast", "fog"] * 2
+
+
+def test_a_stream_over_many_domains_is_longer_than_one_domain() -> None:
+    whole = cells(parse_spec(SPEC.replace("images: 100", "images: 100, stream: continual"), "a"))
+    assert work(of(whole, "tent")) == 2 * 2 * 100
+
+
+def test_rows_of_the_same_kind_tell_most(grid: list[Cell]) -> None:
+    tent, merged, sar = of(grid, "tent"), of(grid, "tent", "tome:8"), of(grid, "sar")
+    rows = [row(tent, 10), row(merged, 6), row(of(grid, "none"), 1, model="another")]
+    assert expected_seconds(tent, rows) == pytest.approx(10)
+    assert expected_seconds(merged, rows) == pytest.approx(6)
+    assert expected_seconds(sar, rows) == pytest.approx(16)  # twice the effort of the mean of both
+    assert expected_seconds(sar, rows[2:]) == pytest.approx(4)  # another model's is better than nothing
+    assert total_seconds([tent, merged], rows) == pytest.approx(16)
+
+
+def test_images_count_and_unknown_numbers_are_those_of_the_rows(grid: list[Cell]) -> None:
+    tent = of(grid, "tent")
+    assert expected_seconds(tent, [row(tent, 10, count=50)]) == pytest.approx(20)
+    unlimited = of(cells(parse_spec(SPEC.replace(", images: 100", ""), "a")), "tent")
+    assert expected_seconds(unlimited, [row(tent, 10, count=50)]) == pytest.approx(10)
+
+
+def test_without_rows_nothing_is_claimed(grid: list[Cell]) -> None:
+    assert total_seconds(grid, []) is None
+    assert total_seconds([], []) == 0
