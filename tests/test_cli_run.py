@@ -187,17 +187,39 @@ def test_demo_on_a_model_and_folder_of_ones_own(clothes_by_class: Path, tmp_path
     assert embedded[0]["top1"]["contrast"] <= 1
 
 
+def torchrun(*arguments: str) -> None:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "navia.cli"]
+    subprocess.run([*start, *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=300)
+
+
+def answers(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_torchrun_gives_the_answers_of_one_process(clothes_by_class: Path, tmp_path: Path) -> None:
     alone, spread = tmp_path / "alone.csv", tmp_path / "spread.csv"
     assert invoke(*run_arguments(clothes_by_class, alone, "--limit", "97")).exit_code == 0
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "navia.cli"]
-    subprocess.run(
-        [*start, *run_arguments(clothes_by_class, spread, "--limit", "97")], env=environment, check=True, timeout=300
-    )
-    with alone.open(newline="") as one, spread.open(newline="") as two:
-        rows = list(zip(csv.DictReader(one), csv.DictReader(two), strict=True))
+    torchrun(*run_arguments(clothes_by_class, spread, "--limit", "97"))
+    rows = list(zip(answers(alone), answers(spread), strict=True))
     assert len(rows) == 97  # the last batch holds one image: fewer than processes
     for ours, theirs in rows:
         assert (ours["path"], ours["label"]) == (theirs["path"], theirs["label"])
         assert float(ours["confidence"]) == pytest.approx(float(theirs["confidence"]), abs=1e-4)
+
+
+def test_processes_that_divide_a_stream_skip_each_others_broken_pictures(clothes: Path, tmp_path: Path) -> None:
+    alone, spread = tmp_path / "alone.csv", tmp_path / "spread.csv"
+    arguments = ["run", str(clothes), "-m", "embedded", "--method", "tent", "--batch", "8", "--skip-unreadable", "--out"]
+    (clothes / "05.png").write_bytes(b"no picture")  # of the second process
+    assert invoke(*arguments, str(alone)).exit_code == 0
+    torchrun(*arguments, str(spread))
+    for ours, theirs in zip(answers(alone), answers(spread), strict=True):
+        assert (ours["path"], ours["label"]) == (theirs["path"], theirs["label"])
+        assert float(ours["confidence"]) == pytest.approx(float(theirs["confidence"]), abs=1e-4)
+    for number in range(8, 12):  # the whole share of the first process
+        (clothes / f"{number:02}.png").write_bytes(b"no picture")
+    torchrun(*arguments, str(tmp_path / "lost.csv"))
+    assert [row["path"] for row in answers(tmp_path / "lost.csv")] == [
+        f"{i:02}.png" for i in (0, 1, 2, 3, 4, 6, 7, 12, 13, 14, 15)
+    ]

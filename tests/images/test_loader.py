@@ -16,7 +16,7 @@ from PIL import Image
 from navia.errors import InputError, SpecError
 from navia.images.domain import DatasetPictures, Domain, Pixels, corrupted
 from navia.images.folder import open_image, scan
-from navia.images.loader import Batch, Loader
+from navia.images.loader import Batch, Loader, Share, Shot
 from navia.images.preprocessing import Preprocessing
 from navia.images.streams import Stream, Stretch, make_stream
 
@@ -124,6 +124,31 @@ def test_starts_outside_the_stream_are_refused(start: int) -> None:
     loader.start = start
     with pytest.raises(SpecError, match=r"start.* 5 batches"):
         list(loader)
+
+
+class Half(Share):
+    """The first or second half of every batch; the other half is as readable as this one."""
+
+    def __init__(self, second: bool) -> None:
+        self.second = second
+
+    def own(self, shots: list[Shot]) -> list[Shot]:
+        middle = len(shots) // 2
+        return shots[middle:] if self.second else shots[:middle]
+
+    def of_all(self, reasons: list[str | None]) -> list[str | None]:
+        return reasons * 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_processes_decode_their_shares_and_know_the_whole_batch(workers: int) -> None:
+    stream = make_stream(domains(8, 4), seed=3)
+    whole, first, second = (list(Loader(stream, PLAIN, 4, workers, share=s)) for s in (None, Half(False), Half(True)))
+    assert [len(batch.images) for batch in first] == [2, 2, 2]
+    for all_of_it, one, other in zip(whole, first, second, strict=True):
+        assert torch.equal(all_of_it.images, torch.cat([one.images, other.images]))
+        assert all_of_it.names == one.names == other.names
+        assert torch.equal(all_of_it.labels, one.labels)
 
 
 def test_a_loader_can_be_walked_again() -> None:

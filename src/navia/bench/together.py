@@ -1,14 +1,17 @@
-"""One stream over the processes of `torchrun`: each answers its share of every batch, all take the update of the whole."""
+"""One stream over the processes of `torchrun`: each decodes and answers its share of every batch, all take the update of the
+whole."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from navia.adapt.adapter import Adapter
 from navia.bench.run import Answered, answer_only
-from navia.images.loader import Batch
+from navia.images.loader import Batch, Share, Shot
 
 
 def join() -> int | None:
@@ -35,16 +38,30 @@ def agree(adapter: Adapter, start: int) -> int:
     return int(start)
 
 
+class ShareOfProcess(Share):
+    """The rank-th of as many parts as there are processes: decoding is often slower than the model."""
+
+    def own(self, shots: list[Shot]) -> list[Shot]:
+        return [shots[place] for place in np.array_split(range(len(shots)), dist.get_world_size())[dist.get_rank()]]
+
+    def of_all(self, reasons: list[str | None]) -> list[str | None]:
+        return [reason for share in _from_all(reasons) for reason in share]
+
+
 def answer_together(adapter: Adapter, batch: Batch) -> Answered:
-    """As `answer`, on every process with all answers. A batch of fewer images than processes is answered only."""
-    rank, size = dist.get_rank(), dist.get_world_size()
+    """As `answer`, on every process with all answers. Where a process has no image, the batch is answered only."""
     if batch.reset:
         adapter.reset()
-    if len(batch.images) < size:
-        return answer_only(adapter, batch, "fewer images than processes")
-    device = adapter.source_vit.cls_token.device
-    share = adapter(batch.images.tensor_split(size)[rank].to(device)).detach().cpu()
-    shares: list[Any] = [None] * size
-    dist.all_gather_object(shares, share)
+    if 0 in _from_all(len(batch.images)):
+        whole = replace(batch, images=torch.cat(_from_all(batch.images)))
+        return answer_only(adapter, whole, "a process without an image")
+    share = adapter(batch.images.to(adapter.source_vit.cls_token.device)).detach().cpu()
     assert adapter.last is not None
-    return Answered(batch, torch.cat(shares), adapter.last)
+    return Answered(batch, torch.cat(_from_all(share)), adapter.last)
+
+
+def _from_all(own: Any) -> list[Any]:
+    """What every process gives, in the order of ranks."""
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, own)
+    return gathered

@@ -120,9 +120,9 @@ def run(
     classes = opened.classes if opened else None
     adapter = adapt(vit, method, used, statistics, classes=classes, distributed=rank is not None, **options)
     shown = [names[i] for i in classes] if names and classes else names
-    loader = (
-        None if opened is None else _loader(opened, vit, stream, order, label_shift, limit, batch, workers, skip_unreadable)
-    )
+    loader = None if opened is None else _loader(
+        opened, vit, stream, order, label_shift, limit, batch, workers, skip_unreadable, rank is not None
+    )  # fmt: skip
     settings = _settings(
         reduce, used, precision, method=method, options=options, batch=batch, images=images, stream=stream, order=order,
         limit=limit, label_shift=label_shift, follow=follow, corruption=corruption,
@@ -188,8 +188,9 @@ def _open(images: str, vit: "ViT", names: Any, corruption: list[str] | None, sev
 
 def _loader(
     opened: "Opened", vit: "ViT", stream: str, order: str, label_shift: float | None, limit: int | None,
-    batch: int, workers: int | None, skip_unreadable: bool,
+    batch: int, workers: int | None, skip_unreadable: bool, together: bool,
 ) -> "Loader":  # fmt: skip
+    from navia.bench.together import ShareOfProcess
     from navia.images.loader import Loader
     from navia.images.streams import make_stream
 
@@ -199,7 +200,8 @@ def _loader(
     seed = (0 if sorted_by_class else None) if order == "auto" else None if order == "names" else int(order)
     made = make_stream(opened.domains, stream, seed=seed, limit=limit, concentration=label_shift)
     workers = min(4, (os.cpu_count() or 2) // 2) if workers is None else workers
-    return Loader(made, vit.preprocessing, batch, workers, skip_unreadable=skip_unreadable)
+    share = ShareOfProcess() if together else None
+    return Loader(made, vit.preprocessing, batch, workers, skip_unreadable=skip_unreadable, share=share)
 
 
 def _take_part(adapter: "Adapter", loader: "Loader") -> None:

@@ -16,7 +16,7 @@ Shot = tuple[int, int, int]  # stretch, domain, position
 
 @dataclass(frozen=True)
 class Batch:
-    """images [B, C, H, W]; labels [B], -1 where unknown; names and domains of the pictures.
+    """images [B, C, H, W], or this process's share of them; labels [B], -1 where unknown; names and domains of the pictures.
     number: place among the stream's batches. reset: adaptation starts from the source before this batch."""
 
     images: Tensor
@@ -25,6 +25,17 @@ class Batch:
     domains: tuple[str, ...]
     number: int
     reset: bool
+
+
+class Share:
+    """Which pictures of a batch this process decodes: all of them, unless several divide a stream among themselves."""
+
+    def own(self, shots: list[Shot]) -> list[Shot]:
+        return shots
+
+    def of_all(self, reasons: list[str | None]) -> list[str | None]:
+        """Why pictures of the batch could not be read, from all processes in the batch's order."""
+        return reasons
 
 
 class Loader:
@@ -42,6 +53,7 @@ class Loader:
         *,
         skip_unreadable: bool = False,
         start: int = 0,
+        share: Share | None = None,
     ) -> None:
         if batch < 1 or workers < 0:
             raise SpecError(f"batch must be at least 1 and workers at least 0, not {batch} and {workers}")
@@ -50,6 +62,7 @@ class Loader:
         self.workers = workers
         self.skip_unreadable = skip_unreadable
         self.start = start
+        self.share = share or Share()
         self.unreadable: list[tuple[str, str]] = []
         self.plan: list[list[Shot]] = [
             [(number, int(domain), int(position)) for domain, position in stretch.shots[begin : begin + batch]]
@@ -67,21 +80,21 @@ class Loader:
         self.unreadable.clear()
         decoded = DataLoader(
             _Decoder(self.stream, self.preprocessing),
-            batch_sampler=self.plan[self.start :],
+            batch_sampler=[self.share.own(shots) for shots in self.plan[self.start :]],
             num_workers=self.workers,
             collate_fn=_stack,
             generator=torch.Generator(),  # draws a number that nobody uses: the caller's generator is left alone
         )
         last_stretch = self.plan[self.start - 1][0][0] if self.start else -1
         reset = False  # stays due until there is a batch, however many pictures or stretches could not be read
-        for number, (images, reasons) in enumerate(decoded, self.start):
-            shots = self.plan[number]
+        for number, (images, own_reasons) in enumerate(decoded, self.start):
+            shots, reasons = self.plan[number], self.share.of_all(own_reasons)
             stretch = self.stream.stretches[shots[0][0]]
             reset = reset or (stretch.reset and shots[0][0] != last_stretch)
             last_stretch = shots[0][0]
             self._note(shots, reasons)
-            if images is not None:
-                good = [shot for shot, reason in zip(shots, reasons, strict=True) if reason is None]
+            good = [shot for shot, reason in zip(shots, reasons, strict=True) if reason is None]
+            if good:
                 yield self._batch(images, good, number, reset)
                 reset = False
 
@@ -104,14 +117,14 @@ class Loader:
         )
 
 
-def _stack(answers: list[Tensor | str]) -> tuple[Tensor | None, list[str | None]]:
-    """Readable pictures as one tensor [B, C, H, W] (None: there are none), and per shot why it could not be read.
+def _stack(answers: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:
+    """Readable pictures as one tensor [B, C, H, W] ([0]: there are none), and per shot why it could not be read.
 
     Done in the workers: every tensor that comes out of one holds a file open, and a tensor per picture would use up the
     open files of a process and leave it waiting for ever."""
     images = [answer for answer in answers if isinstance(answer, Tensor)]
     reasons = [answer if isinstance(answer, str) else None for answer in answers]
-    return (torch.stack(images) if images else None), reasons
+    return (torch.stack(images) if images else torch.empty(0)), reasons
 
 
 class _Decoder(Dataset[Tensor | str]):
