@@ -229,6 +229,20 @@ def test_methods_that_look_at_the_batch_before_they_answer_are_named(settings: l
     assert told in how_to_read(table)[0]
 
 
+def test_rows_that_the_guard_changed_are_named() -> None:
+    rows = [made_up("none"), made_up("tent")]
+    assert "The guard was on and never stepped in." in how_to_read(only(tabulate(rows)))
+    rows += [
+        made_up("sar", "fog", guard=["batch 2: restored"]),
+        made_up("deyo", "snow", label="Y", guard=["batch 3: restored"]),
+    ]
+    rows += [made_up("deyo", "fog", label="Y")]
+    said = " ".join(how_to_read(only(tabulate(rows))))
+    assert "The guard was on and stepped in: sar on fog; Y on snow." in said
+    alone = only(tabulate([made_up("none"), {**made_up("tent"), "guarded": False}]))
+    assert "guard was" not in " ".join(how_to_read(alone))
+
+
 # ---- columns
 
 

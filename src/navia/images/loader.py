@@ -102,7 +102,9 @@ class Loader:
         for (_, domain, position), reason in zip(shots, reasons, strict=True):
             if reason is not None:
                 if not self.skip_unreadable:
-                    raise InputError(f"{reason} (skip such images with --skip-unreadable or skip_unreadable=True)")
+                    raise InputError(
+                        f"{reason} (navia doctor lists all such images; navia run --skip-unreadable leaves them out)"
+                    )
                 self.unreadable.append((self.stream.domains[domain].collection.name(position), reason))
 
     def _batch(self, images: Tensor, shots: list[Shot], number: int, reset: bool) -> Batch:

@@ -1,9 +1,10 @@
 """A table as it is read: its values as text, which of them is the best, and what they mean."""
 
 from navia.report.numbers import shown_alike
+from navia.report.results.lines import Line
 from navia.report.results.tables import Block, Table
 from navia.report.results.values import Column, Value
-from navia.report.words import listed
+from navia.report.words import listed, readable
 
 
 def texts(block: Block, column: Column) -> list[str]:
@@ -50,7 +51,7 @@ def how_to_read(table: Table) -> list[str]:
     said.append("Bold is the best of a column. ECE is over 15 bins. GMACs are of the forward passes for one image.")
     if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
         said.append("Times of lines that are scored on the last third are those of answering alone.")
-    return [*said, *_mixed_clocks(table), *_repeats(table)]
+    return [*said, *_guard(table), *_mixed_clocks(table), *_repeats(table)]
 
 
 def _seen_first(table: Table) -> str:
@@ -64,6 +65,20 @@ def _seen_first(table: Table) -> str:
     }
     named = [name for name, found in present.items() if found]
     return f"; {listed(named)} fit{'s' * (len(named) == 1)} it to the batch itself, without labels" if named else ""
+
+
+def _guard(table: Table) -> list[str]:
+    """The guard is none of the published methods': where it stepped in, a row is not the method's alone."""
+    watched = [line for line in table.lines if line.setting.guarded and line.setting.method != "none"]
+    caught = [f"{line.name} on {listed(where)}" for line in watched if (where := _guarded_domains(line))]
+    if not caught:
+        return ["The guard was on and never stepped in."] if watched else []
+    return [f"The guard was on and stepped in: {'; '.join(caught)}."]
+
+
+def _guarded_domains(line: Line) -> list[str]:
+    domains = [domain for (domain, _), row in line.rows.items() if row["guard"]]
+    return [readable(domain) or "the stream" for domain in dict.fromkeys(domains)]
 
 
 def _seed_counts(table: Table) -> str:
