@@ -253,6 +253,22 @@ def test_figures_of_choosing_are_those_of_the_rows() -> None:
         assert cells == [*(f"{value:.1f}" for value in wanted), f"{own[0]['gmacs']:.2f}"], run
 
 
+def test_means_over_the_fifteen_corruptions_are_those_of_the_rows() -> None:
+    runs: dict[str, list[float]] = {}
+    for row in rows_of("results.jsonl"):
+        if row["seed"] == 0 and not row["options"]:
+            runs.setdefault(f"{row['method']} + {row['reduce']}", []).append(row["top1"])
+    whole = {run: f"{100 * statistics.fmean(own):.1f}" for run, own in runs.items() if len(own) == 15}
+    named = ("none + none", "tent + none", "align + none", "align + tome:8", "navia + tome:8")
+    choosing = "{} for `none`, {} for `tent`, {} for `align`, {} for `align -r tome:8` and {} for `navia -r tome:8`"
+    readme = (
+        "{} % without adaptation, {} Tent, {} alignment, {} with a quarter fewer multiply-accumulates by merged tokens, {} "
+    )
+    for page, text in ((DOCS / "choosing.md", choosing), (ROOT / "README.md", readme)):
+        said = " ".join(page.read_text().split())
+        assert text.format(*(whole[run] for run in named)) in said, page.name
+
+
 def test_expected_numbers_are_the_published_ones() -> None:
     first, second = reference("table1"), reference("table2")
     table = table_after(DOCS / "reproduce.md", "## Expected numbers")
