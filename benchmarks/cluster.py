@@ -27,7 +27,7 @@ from navia.spec import parse_spec
 
 GRID = """
 models: [{name: embedded}]
-data: [{path: embedded, corruptions: [gaussian_noise, defocus_blur, fog, contrast], severity: 2}]
+data: [{path: embedded, corruptions: [gaussian_noise, defocus_blur, fog, contrast], severity: 2, images: 128}]
 runs: [{method: [none, tent, align]}, {method: navia, reduce: tome:8}]
 """
 WORKERS = (8, 64, 1000)
