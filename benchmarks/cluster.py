@@ -70,10 +70,14 @@ def _until_the_last(order: Sequence[Cell], workers: int) -> float:
     return max(free)
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_subparsers(dest="what", required=True)
     what.add_parser("measure").add_argument("--rounds", type=int, default=3)
     what.add_parser("expect")
     asked = parser.parse_args()
     measure(asked.rounds) if asked.what == "measure" else expect()
+
+
+if __name__ == "__main__":
+    main()

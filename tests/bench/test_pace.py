@@ -22,9 +22,9 @@ def grid() -> list[Cell]:
     return cells(parse_spec(SPEC, "a"))
 
 
-def row(cell: Cell, seconds: float, **others: Any) -> Mapping[str, Any]:
-    own = {"model": cell.model, "method": cell.method, "reduce": cell.reduce, "domains": ["fog"], "count": 100}
-    return {**own, "wall_seconds": seconds, **others}
+def row(cell: Cell, seconds: float, images: int = 100, **others: Any) -> Mapping[str, Any]:
+    own = {"model": cell.model, "method": cell.method, "reduce": cell.reduce, "domains": ["fog"], "wall_seconds": seconds}
+    return {**own, "fingerprint": {"images": images}, **others}
 
 
 def of(grid: list[Cell], method: str, reduce: str = "none") -> Cell:
@@ -54,11 +54,12 @@ def test_rows_of_the_same_kind_tell_most(grid: list[Cell]) -> None:
 
 def test_images_count_and_unknown_numbers_are_those_of_the_rows(grid: list[Cell]) -> None:
     tent = of(grid, "tent")
-    assert expected_seconds(tent, [row(tent, 10, count=50)]) == pytest.approx(20)
+    assert expected_seconds(tent, [row(tent, 10, images=50)]) == pytest.approx(20)
     unlimited = of(cells(parse_spec(SPEC.replace(", images: 100", ""), "a")), "tent")
-    assert expected_seconds(unlimited, [row(tent, 10, count=50)]) == pytest.approx(10)
+    assert expected_seconds(unlimited, [row(tent, 10, images=50)]) == pytest.approx(10)
 
 
 def test_without_rows_nothing_is_claimed(grid: list[Cell]) -> None:
     assert total_seconds(grid, []) is None
+    assert total_seconds(grid, [row(grid[0], 10, method="of a package that is gone")]) is None
     assert total_seconds([], []) == 0

@@ -58,6 +58,16 @@ def test_a_ray_cluster_gives_the_rows_of_one_process_even_when_a_worker_dies(tmp
 
 
 @pytest.mark.usefixtures("cluster")
+def test_the_longest_cell_begins(tmp_path: Path) -> None:
+    text = SPEC.replace("[contrast, gaussian_noise]", "[contrast]").replace("images: 48", "images: 16")
+    one_at_a_time = ray_engine(cpus=os.cpu_count() or 1)
+    assert [done.row["method"] for done in run_grid(parse_spec(text, "a"), Store(tmp_path), one_at_a_time)] == [
+        "navia",
+        "none",
+    ]
+
+
+@pytest.mark.usefixtures("cluster")
 def test_what_a_worker_refuses_is_refused_by_name(tmp_path: Path) -> None:
     text = SPEC.replace("{method: navia, reduce: [tome:8]}", "{method: foa, options: {population: 4}}")
     spec = parse_spec(

@@ -1,6 +1,7 @@
 """The smaller scripts of benchmarks/: what they write, read again and refuse."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -134,3 +135,14 @@ def test_too_few_pictures_for_the_table_are_refused(
 def test_the_memory_of_a_step_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(script("memory", monkeypatch), monkeypatch, "test_vit", "8", "tent", "none")
     assert "GiB" in capsys.readouterr().out
+
+
+def test_what_a_cluster_is_expected_to_bring_is_what_the_docs_say() -> None:
+    pytest.importorskip("ray")
+    told = subprocess.run([sys.executable, BENCHMARKS / "cluster.py", "expect"], capture_output=True, text=True, check=True)
+    simulated = [[cell.strip() for cell in line.strip("|").split("|")] for line in told.stdout.splitlines()[2:]]
+    times = {(seeds, workers): (first, plain) for seeds, workers, first, _, plain in simulated}
+    page = (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text()
+    for workers in ("8", "64", "1,000"):
+        one, (three, plain) = times["1", workers][0], times["3", workers]
+        assert f"| {workers} | {one} | {three} | {plain} |" in page

@@ -21,14 +21,20 @@ def longest_first(wanted: Sequence[Cell]) -> list[Cell]:
 
 
 def expected_seconds(cell: Cell, rows: Sequence[Row]) -> float | None:
-    """By the rows that are most like it; None: there are no rows."""
+    """By the rows that are most like it; None: there are no rows (or only of methods that are not installed any more)."""
+    known = [row for row in rows if row["method"] in METHODS.names()]
     for names in LIKENESS:
-        alike = [row for row in rows if all(row[name] == getattr(cell, name) for name in names)]
+        alike = [row for row in known if all(row[name] == getattr(cell, name) for name in names)]
         if alike:
-            images = sum(row["count"] / len(row["domains"]) for row in alike) / len(alike)
-            done = sum(METHODS.get(row["method"]).effort * row["count"] for row in alike)
+            images = sum(_images(row) / len(row["domains"]) for row in alike) / len(alike)
+            done = sum(METHODS.get(row["method"]).effort * _images(row) for row in alike)
             return work(cell, images) * sum(row["wall_seconds"] for row in alike) / done
     return None
+
+
+def _images(row: Row) -> int:
+    """Of the whole stream: `count` are those that were scored."""
+    return int(row["fingerprint"]["images"])
 
 
 def total_seconds(wanted: Sequence[Cell], rows: Sequence[Row]) -> float | None:
