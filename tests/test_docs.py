@@ -269,6 +269,25 @@ def test_means_over_the_fifteen_corruptions_are_those_of_the_rows() -> None:
         assert text.format(*(whole[run] for run in named)) in said, page.name
 
 
+def test_parts_and_layers_of_navia_are_those_of_the_rows() -> None:
+    five = ("gaussian_noise", "defocus_blur", "fog", "contrast", "jpeg_compression")
+    runs: dict[str, list[float]] = {}
+    for row in rows_of("results.jsonl"):
+        if row["seed"] == 0 and row["domain"] in five and (row["method"], row["reduce"]) == ("navia", "tome:8"):
+            runs.setdefault(json.dumps(row["options"], sort_keys=True), []).append(row["top1"])
+    mean = {options: f"{100 * statistics.fmean(own):.1f}" for options, own in runs.items() if len(own) == 5}
+    parts = [{"biases": False, "embedding": False}, {"biases": False}, {"embedding": False}, {}]
+    layers = [{}, {"layers": "uniform"}, {"layers": "deep"}, *({"budget": count} for count in (1, 4, 8, 12))]
+    both = (mean[json.dumps(options)] for options in [*parts, *layers])
+    assert mean['{"budget": 1}'] == mean['{"budget": 2}']  # told as one
+    text = (
+        "{} % with neither, {} with δ alone, {} with the δ_l alone and {} with both ([results](results.md), one order "
+        "each). Biases in the six shallow blocks give {}, spread over the depth {}, in the six deep ones {}, so the "
+        "paper's order holds here; in one or two blocks {}, four {}, eight {}, all twelve {}."
+    )
+    assert text.format(*both) in " ".join((DOCS / "methods.md").read_text().split())
+
+
 def test_expected_numbers_are_the_published_ones() -> None:
     first, second = reference("table1"), reference("table2")
     table = table_after(DOCS / "reproduce.md", "## Expected numbers")
