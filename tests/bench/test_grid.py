@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from navia.bench.cell import run_cell
-from navia.bench.grid import cells, estimate, missing, run_grid
+from navia.bench.grid import FailedCellsError, Failure, cells, estimate, missing, run_grid
 from navia.bench.store import Store
 from navia.errors import InputError
 from navia.images import sample
@@ -235,3 +235,42 @@ def test_decoding_processes_change_nothing_of_a_row(tmp_path: Path) -> None:
     root = found_corrupted(tmp_path, fog=12)
     (cell,) = cells(spec_of(f"path: {root}", "{method: align, reduce: [tome:8]}"))
     assert same(run_cell(cell, workers=2)[0]) == same(run_cell(cell)[0])
+
+
+@pytest.fixture
+def one_cannot() -> str:
+    """adapt_for: more batches than come before the last third, of one run only."""
+    return SPEC.replace("reduce: [tome:8]}", "reduce: [tome:8], adapt_for: [9, 1]}")
+
+
+def test_a_cell_that_fails_costs_the_others_nothing(one_cannot: str, tmp_path: Path) -> None:
+    store, told, counts = Store(tmp_path), [], []
+    grid = run_grid(parse_spec(one_cannot, "a"), store, tell=told.append)
+    with pytest.raises(FailedCellsError, match=r"(?s)2 cells failed.*contrast navia\+tome:8 seed 0 and 1 more: 9 batches"):
+        counts.extend((done.done, done.total) for done in grid)
+    assert counts == [(1, 6), (2, 6), (3, 6), (4, 6)]
+    assert [(failure.cell.domain, failure.cell.adapt_for) for failure in told] == [("contrast", 9), ("gaussian_noise", 9)]
+    assert [cell.adapt_for for cell in missing(parse_spec(one_cannot, "a"), store)] == [9, 9]
+
+
+def test_what_nobody_foresaw_comes_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr("navia.bench.cell.adapt_then_score", broken)
+    told: list[Failure] = []
+    text = SPEC.replace("reduce: [tome:8]}", "reduce: [tome:8], adapt_for: [1]}")
+    with pytest.raises(FailedCellsError, match=r"and 1 more: RuntimeError: not enough memory$"):
+        list(run_grid(parse_spec(text, "a"), Store(tmp_path), tell=told.append))
+    assert all("Traceback" in failure.why and "run_cell" in failure.why for failure in told)
+
+
+def test_the_command_names_what_failed_and_keeps_the_rest(one_cannot: str, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(one_cannot)
+    command = [sys.executable, "-m", "navia.cli", "bench", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "rows")]
+    ended = subprocess.run(command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, check=False)
+    assert ended.returncode == 1
+    assert "4 cells run" in ended.stdout
+    assert "navia: 2 cells failed" in ended.stderr
+    assert ended.stderr.count("failed: embedded") == 2
+    assert len(Store(tmp_path / "rows").rows()) == 4

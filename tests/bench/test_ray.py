@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from navia.bench.grid import run_grid
+from navia.bench.grid import FailedCellsError, run_grid
 from navia.bench.store import Store
 from navia.errors import NaviaError
 from navia.spec import parse_spec
@@ -55,6 +55,16 @@ def test_a_ray_cluster_gives_the_rows_of_one_process_even_when_a_worker_dies(tmp
 
     assert by_key(spread) == by_key(serial)
     assert len(spread.rows()) == 4
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cell_whose_worker_dies_too_often_is_given_up_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("navia.bench.on_ray.TRIES", 0)
+    killed = threading.Event()
+    threading.Thread(target=kill_one_worker, args=(killed,), daemon=True).start()
+    with pytest.raises(FailedCellsError, match=r"1 cell failed(?s:.*)given up after 0 retries"):
+        list(run_grid(parse_spec(SPEC, "a"), Store(tmp_path), ray_engine()))
+    assert len(Store(tmp_path).rows()) == 3
 
 
 @pytest.mark.usefixtures("cluster")

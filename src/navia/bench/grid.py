@@ -2,6 +2,7 @@
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from navia.bench.cell import Cell, run_cell
 from navia.bench.pace import total_seconds
 from navia.bench.store import Store
 from navia.bench.tsne import Tsne
-from navia.errors import SpecError
+from navia.errors import NaviaError, SpecError
 from navia.images.layouts import recognise
 from navia.measure.tsne import check_installed
 from navia.reduce import parse
@@ -29,6 +30,28 @@ class Done:
     done: int
     total: int
     left: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that gave no row. why: what it refused, or the traceback of what nobody foresaw."""
+
+    cell: Cell
+    why: str
+
+
+class FailedCellsError(NaviaError):
+    """Some cells have no row; those of all others are on disk."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        reasons: dict[str, list[Cell]] = {}
+        for failure in failures:
+            reasons.setdefault(failure.why.strip().split("\n")[-1], []).append(failure.cell)
+        lines = [f"{len(failures)} cell{'s' * (len(failures) > 1)} failed, to be tried again by the same command:"]
+        for reason, failed in reasons.items():
+            others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            lines.append(f"  {failed[0].title}{others}: {reason}")
+        super().__init__("\n".join(lines))
 
 
 def cells(spec: Spec) -> list[Cell]:
@@ -105,30 +128,54 @@ def missing(spec: Spec, store: Store) -> list[Cell]:
     return [cell for cell in cells(spec) if cell.key not in done]
 
 
-def run_grid(spec: Spec, store: Store, engine: "Engine | None" = None) -> Iterator[Done]:
-    """Run what is missing; each cell counts once its row is on disk."""
+def run_grid(
+    spec: Spec, store: Store, engine: "Engine | None" = None, tell: Callable[[Failure], None] | None = None
+) -> Iterator[Done]:
+    """Run what is missing; each cell counts once its row is on disk. One that fails does not stop the others: `tell` hears
+    of it at once, and FailedCellsError comes at the end."""
     with store.writing():
         wanted = missing(spec, store)
         total = len(cells(spec))
         waiting = {cell.key: cell for cell in wanted}
         rows, worked, started = store.rows(), 0.0, time.monotonic()
-        for row, trace in (engine or one_by_one)(wanted):
+        failures: list[Failure] = []
+        for outcome in (engine or one_by_one)(wanted):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+                del waiting[outcome.cell.key]
+                if tell is not None:
+                    tell(outcome)
+                continue
+            row, trace = outcome
             store.add(row, trace)
             rows.append(row)
             del waiting[row["key"]]
             worked += row["wall_seconds"]
             at_once = worked / (time.monotonic() - started)  # how many cells run side by side
             left = (total_seconds(list(waiting.values()), rows) or 0.0) / at_once
-            yield Done(row, total - len(waiting), total, left)
+            yield Done(row, total - len(waiting) - len(failures), total, left)
+    if failures:
+        raise FailedCellsError(failures)
 
 
-Engine = Callable[[Sequence[Cell]], Iterable[Result]]
+Outcome = Result | Failure
+Engine = Callable[[Sequence[Cell]], Iterable[Outcome]]
 
 
-def one_by_one(wanted: Sequence[Cell], workers: int = 0) -> Iterator[Result]:
+def one_by_one(wanted: Sequence[Cell], workers: int = 0) -> Iterator[Outcome]:
     """All cells in this process."""
     for cell in wanted:
-        yield run_cell(cell, workers)
+        yield attempt(cell, workers)
+
+
+def attempt(cell: Cell, workers: int = 0) -> Outcome:
+    """Of a cell that fails, why: the others of a long night must not wait for it."""
+    try:
+        return run_cell(cell, workers)
+    except NaviaError as error:
+        return Failure(cell, str(error))
+    except Exception:
+        return Failure(cell, traceback.format_exc())
 
 
 def estimate(spec: Spec, store: Store) -> tuple[list[Cell], float | None]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from navia.bench.cell import Cell, run_cell
-from navia.bench.grid import Engine, Result
+from navia.bench.cell import Cell
+from navia.bench.grid import Engine, Failure, Outcome, attempt
 from navia.bench.pace import longest_first
 from navia.errors import NaviaError
 
@@ -19,20 +19,21 @@ def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0, wor
     except ImportError as error:
         raise NaviaError("--on ray needs Ray: pip install 'navia[ray]'") from error
 
-    def engine(wanted: Sequence[Cell]) -> Iterator[Result]:
+    def engine(wanted: Sequence[Cell]) -> Iterator[Outcome]:
         started = not ray.is_initialized()
         if started:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES)(_in_worker)
-        pending: list[Any] = [task.remote(cell, cpus, workers) for cell in longest_first(wanted)]
+        pending: dict[Any, Cell] = {task.remote(cell, cpus, workers): cell for cell in longest_first(wanted)}
         try:
             while pending:
-                ready, pending = ray.wait(pending, num_returns=1)
-                yield ray.get(ready[0])
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, NaviaError):
-                raise error.cause from None
-            raise
+                (ready,), _ = ray.wait(list(pending), num_returns=1)
+                cell = pending.pop(ready)
+                try:
+                    outcome = ray.get(ready)
+                except ray.exceptions.RayError as error:  # its worker died, of too little memory for instance
+                    outcome = Failure(cell, f"given up after {TRIES} retries: {' '.join(str(error).split())}")
+                yield outcome
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)
@@ -42,8 +43,8 @@ def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0, wor
     return engine
 
 
-def _in_worker(cell: Cell, cpus: float, workers: int) -> Result:
+def _in_worker(cell: Cell, cpus: float, workers: int) -> Outcome:
     import torch
 
     torch.set_num_threads(max(1, int(cpus)))
-    return run_cell(cell, workers)
+    return attempt(cell, workers)

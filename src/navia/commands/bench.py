@@ -12,7 +12,7 @@ from navia.commands import completion
 from navia.commands.terminal import JsonOption, console, errors, print_json, print_wide
 
 if TYPE_CHECKING:
-    from navia.bench.grid import Done
+    from navia.bench.grid import Done, Failure
 
 
 def bench(
@@ -43,11 +43,12 @@ def bench(
 ) -> None:
     """Run every model x data x method x reducer x seed of a spec and keep one row of each.
 
-    Stop it at any time; the same command goes on with what is missing. A changed spec runs only what is new.
+    Stop it at any time; the same command goes on with what is missing. A changed spec runs only what is new. A cell that
+    fails does not stop the others; the command ends with exit code 1 then, and tries it again the next time.
 
         navia bench paper-table1 --model timm:deit_tiny_patch16_224 --data imagenet/val --out results
     """
-    from navia.bench.grid import estimate, run_grid
+    from navia.bench.grid import FailedCellsError, estimate, run_grid
     from navia.bench.presets import named
     from navia.bench.store import Store
     from navia.errors import SpecError
@@ -67,19 +68,28 @@ def bench(
     if on not in ("local", "ray"):
         raise SpecError(f"--on is local or ray, not {on!r}")
     rows: list[dict[str, Any]] = []
+    failed: FailedCellsError | None = None
     try:
-        rows.extend(_with_progress(run_grid(asked, store, _engine(on, ray_address, cpus, gpus, workers))))
+        rows.extend(_with_progress(run_grid(asked, store, _engine(on, ray_address, cpus, gpus, workers), _tell)))
+    except FailedCellsError as error:
+        failed = error
     except KeyboardInterrupt:
         errors.print(f"navia: interrupted; {len(rows)} new rows in {out}, the same command goes on", markup=False)
         raise
     if as_json:
         print_json(rows)
-        return
-    console.print(
-        f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}",
-        markup=False,
-        soft_wrap=True,
-    )
+    elif rows or failed is None:
+        console.print(
+            f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if failed is not None:
+        raise failed
+
+
+def _tell(failure: "Failure") -> None:
+    errors.print(f"failed: {failure.cell.title}: {failure.why}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:
