@@ -229,6 +229,13 @@ def test_methods_that_look_at_the_batch_before_they_answer_are_named(settings: l
     assert told in how_to_read(table)[0]
 
 
+def test_forwards_that_are_not_counted_are_named() -> None:
+    left_out = ", without the views that CoTTA averages where the source is unsure."
+    assert "GMACs are of the forward passes for one image." in how_to_read(only(tabulate([made_up("tent")])))
+    said = " ".join(how_to_read(only(tabulate([made_up("tent"), made_up("cotta")]))))
+    assert f"GMACs are of the forward passes for one image{left_out}" in said
+
+
 def test_rows_that_the_guard_changed_are_named() -> None:
     rows = [made_up("none"), made_up("tent")]
     assert "The guard was on and never stepped in." in how_to_read(only(tabulate(rows)))

@@ -48,7 +48,8 @@ def how_to_read(table: Table) -> list[str]:
         said.append("A range is the 95 % Wilson interval of a single run over its images.")
         if any(column.kind == "average" for column in table.columns):
             said.append("Averages of single runs have none: domains that share their images are not independent.")
-    said.append("Bold is the best of a column. ECE is over 15 bins. GMACs are of the forward passes for one image.")
+    said.append("Bold is the best of a column. ECE is over 15 bins.")
+    said.append(f"GMACs are of the forward passes for one image{_views(table)}.")
     if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
         said.append("Times of lines that are scored on the last third are those of answering alone.")
     return [*said, *_guard(table), *_mixed_clocks(table), *_repeats(table)]
@@ -65,6 +66,12 @@ def _seen_first(table: Table) -> str:
     }
     named = [name for name, found in present.items() if found]
     return f"; {listed(named)} fit{'s' * (len(named) == 1)} it to the batch itself, without labels" if named else ""
+
+
+def _views(table: Table) -> str:
+    """How many batches these are, nobody knows before the stream: its confidence decides."""
+    seldom = any(line.setting.method == "cotta" for line in table.lines)
+    return ", without the views that CoTTA averages where the source is unsure" if seldom else ""
 
 
 def _guard(table: Table) -> list[str]:
