@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from navia.bench.cell import run_cell
-from navia.bench.grid import FailedCellsError, Failure, cells, estimate, missing, run_grid
+from navia.bench.grid import FailedCellsError, cells, estimate, missing, run_grid
 from navia.bench.store import Store
 from navia.errors import InputError
 from navia.images import sample
@@ -258,11 +258,11 @@ def test_what_nobody_foresaw_comes_with_its_traceback(tmp_path: Path, monkeypatc
         raise RuntimeError("not enough memory")
 
     monkeypatch.setattr("navia.bench.cell.adapt_then_score", broken)
-    told: list[Failure] = []
     text = SPEC.replace("reduce: [tome:8]}", "reduce: [tome:8], adapt_for: [1]}")
-    with pytest.raises(FailedCellsError, match=r"and 1 more: RuntimeError: not enough memory$"):
-        list(run_grid(parse_spec(text, "a"), Store(tmp_path), tell=told.append))
-    assert all("Traceback" in failure.why and "run_cell" in failure.why for failure in told)
+    with pytest.raises(FailedCellsError, match=r"and 1 more: RuntimeError: not enough memory$") as failed:
+        list(run_grid(parse_spec(text, "a"), Store(tmp_path)))
+    assert len(failed.value.failures) == 2
+    assert all("Traceback" in failure.why and "run_cell" in failure.why for failure in failed.value.failures)
 
 
 def test_the_command_names_what_failed_and_keeps_the_rest(one_cannot: str, tmp_path: Path) -> None:

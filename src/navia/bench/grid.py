@@ -39,14 +39,20 @@ class Failure:
     cell: Cell
     why: str
 
+    @property
+    def reason(self) -> str:
+        """In one line: the last of a traceback names the error."""
+        return self.why.strip().split("\n")[-1]
+
 
 class FailedCellsError(NaviaError):
-    """Some cells have no row; those of all others are on disk."""
+    """Some cells have no row; those of all others are on disk. failures: each cell with the whole of its traceback."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
+        self.failures = tuple(failures)
         reasons: dict[str, list[Cell]] = {}
         for failure in failures:
-            reasons.setdefault(failure.why.strip().split("\n")[-1], []).append(failure.cell)
+            reasons.setdefault(failure.reason, []).append(failure.cell)
         lines = [f"{len(failures)} cell{'s' * (len(failures) > 1)} failed, to be tried again by the same command:"]
         for reason, failed in reasons.items():
             others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""

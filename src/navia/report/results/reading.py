@@ -49,7 +49,7 @@ def how_to_read(table: Table) -> list[str]:
         if any(column.kind == "average" for column in table.columns):
             said.append("Averages of single runs have none: domains that share their images are not independent.")
     said.append("Bold is the best of a column. ECE is over 15 bins.")
-    said.append(f"GMACs are of the forward passes for one image{_views(table)}.")
+    said.append(f"GMACs are of the forward passes for one image{_uncounted(table)}.")
     if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
         said.append("Times of lines that are scored on the last third are those of answering alone.")
     return [*said, *_guard(table), *_mixed_clocks(table), *_repeats(table)]
@@ -68,10 +68,11 @@ def _seen_first(table: Table) -> str:
     return f"; {listed(named)} fit{'s' * (len(named) == 1)} it to the batch itself, without labels" if named else ""
 
 
-def _views(table: Table) -> str:
-    """How many batches these are, nobody knows before the stream: its confidence decides."""
-    seldom = any(line.setting.method == "cotta" for line in table.lines)
-    return ", without the views that CoTTA averages where the source is unsure" if seldom else ""
+def _uncounted(table: Table) -> str:
+    """Of how many batches CoTTA averages views depends on the stream, so no count made beforehand has them."""
+    if not any(line.setting.method == "cotta" for line in table.lines):
+        return ""
+    return ", without the views that CoTTA averages where the source is unsure"
 
 
 def _guard(table: Table) -> list[str]:
