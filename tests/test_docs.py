@@ -288,6 +288,17 @@ def test_parts_and_layers_of_navia_are_those_of_the_rows() -> None:
     assert text.format(*both) in " ".join((DOCS / "methods.md").read_text().split())
 
 
+def test_what_is_told_of_cotta_and_foa_is_in_table_b() -> None:
+    table = {run: cells for run, *cells in table_after(DOCS / "choosing.md", "**B.**")}
+    (none, cotta, foa, align), contrast, mean = (table[f"{m} + none"] for m in ("none", "cotta", "foa", "align")), 3, 5
+    said = " ".join((DOCS / "methods.md").read_text().split())
+    assert f"it does not ({cotta[contrast]} %, {none[contrast]} without adaptation)" in said
+    assert f"{cotta[mean]} % in the mean of five corruptions ({none[mean]} without)" in said
+    assert (
+        f"{foa[mean]} % in the mean of five corruptions: {none[mean]} without adaptation, {align[mean]} for `align`" in said
+    )
+
+
 def test_expected_numbers_are_the_published_ones() -> None:
     first, second = reference("table1"), reference("table2")
     table = table_after(DOCS / "reproduce.md", "## Expected numbers")
