@@ -311,6 +311,48 @@ def test_an_average_with_a_missing_member_is_a_dash() -> None:
     assert missing_text(tabulate(made_up_grid())) == "Every line has a row for every domain and seed."
 
 
+def test_accuracy_in_real_time_is_a_column_beside_the_average() -> None:
+    """Also where the clocked run has a label of its own; no adaptation is never late, and what was not run has a dash."""
+    plain = [made_up("none", domain, 0.3) for domain in ("fog", "snow")]
+    plain += [made_up("navia", domain, 0.6, reduce="tome:8") for domain in ("fog", "snow")]
+    late = []
+    for seed, domain in ((seed, domain) for seed in (0, 1) for domain in ("fog", "snow")):
+        plain.append(made_up("tent", domain, 0.50, seed=seed))
+        top1 = 0.40 + 0.02 * seed + 0.1 * (domain == "snow")
+        late.append(made_up("tent", domain, top1, seed=seed, realtime=True, realtime_ratio=1.7, label="too late"))
+    table = only(tabulate(plain + late))
+    clock = column(table, "in real time")
+    assert [c.kind for c in table.summed[:3]] == ["average", "clock", "ece"]
+    assert line(table, "tent").value(clock) == over_seeds([45.0, 47.0])
+    assert line(table, "no adaptation").value(clock).mean == 30.0
+    assert line(table, "navia + tome:8").value(clock).mean is None
+    first, second = markdown(table).split("\n\n**Under a clock")
+    assert "| average | in real time | ECE" in first
+    assert re.search(r"\| tent \|.*\| \*?\*?50.0\*?\*? ± 0.0 \| \*\*46.0\*\* ± 12.7 \|", first)
+    assert "in real time" not in second
+    assert "too late" in second
+    assert any("at the pace of the un-adapted dense model" in said for said in how_to_read(table))
+    found = [row for row in csv.DictReader(io.StringIO(csv_text(table))) if row["quantity"] == "in real time"]
+    assert [(row["line"], row["kind"], float(row["value"])) for row in found] == [
+        ("no adaptation", "top1", 30.0),
+        ("tent", "top1", 46.0),
+    ]
+    assert "real" in latex_table(table)
+
+
+def test_real_time_of_a_single_domain_has_the_interval_of_its_row() -> None:
+    rows = [made_up("tent", "fog", 0.5), made_up("tent", "fog", 0.4, realtime=True, realtime_ratio=1.7)]
+    table = only(tabulate(rows))
+    value = line(table, "tent").value(column(table, "in real time"))
+    assert (value.mean, value.interval) == (40.0, "wilson")
+
+
+def test_without_a_pair_there_is_no_column_of_real_time() -> None:
+    """The lines under a clock say it themselves."""
+    for rows in ([made_up("tent")], [made_up("none"), made_up("tent", realtime=True, realtime_ratio=1.7)]):
+        assert "in real time" not in [c.name for c in only(tabulate(rows)).columns]
+
+
 def test_domains_come_in_the_papers_order_and_few_of_them_have_no_groups() -> None:
     rows = [made_up(domain=d) for d in ("contrast", "fog", "gaussian_noise", "speckle_noise")]
     table = only(tabulate(rows))
@@ -669,6 +711,26 @@ def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) ->
     before = [path.read_bytes() for path in drawn if path.suffix == ".svg"]
     save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
     assert [path.read_bytes() for path in drawn if path.suffix == ".svg"] == before
+
+
+def test_groups_of_corruptions_are_drawn_with_their_numbers(tmp_path: Path) -> None:
+    """15 bars have room for numbers, 45 do not."""
+    rows = [
+        made_up(method, name, 0.1 * i + 0.011 * j)
+        for i, method in enumerate(("none", "tent", "align"), 1)
+        for j, name in enumerate(names())
+    ]
+    drawn = save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
+    written = {
+        path.name: re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text()) for path in drawn if path.suffix == ".svg"
+    }
+    table = only(tabulate(rows))
+    for title in ("noise", "blur", "weather", "digital", "average"):
+        assert title in written["table1-groups.svg"]
+        for one in table.lines:
+            assert f"{one.value(column(table, title)).mean:.1f}" in written["table1-groups.svg"]
+    assert "glass blur" in written["table1-domains.svg"]
+    assert f"{line(table, 'tent').value(column(table, 'glass_blur')).mean:.1f}" not in written["table1-domains.svg"]
 
 
 def test_domains_with_dots_and_capitals_keep_their_names(tmp_path: Path) -> None:

@@ -51,8 +51,11 @@ STYLE = {
     "svg.hashsalt": "navia",  # equal results give equal files
     "svg.fonttype": "none",
 }
-_OURS = re.compile(r"table\d+-(accuracy-(cost|latency)|domains|running|convergence|rates-|tradeoff-|tsne).*\.(png|svg)")
+_OURS = re.compile(
+    r"table\d+-(accuracy-(cost|latency)|domains|groups|running|convergence|rates-|tradeoff-|tsne).*\.(png|svg)"
+)
 _NAME_SIZE = 7  # points
+_NUMBER_SIZE, _MOST_NUMBERED = 6, 30
 _LAYERS = 4  # in which the points of a t-SNE are drawn over each other
 
 
@@ -103,8 +106,11 @@ def _block_figures(table: Table, block: Block, traces: Traces, suffix: str) -> "
     if figure := _against(block, table.average, MS, "ms per image"):
         yield f"accuracy-latency{suffix}", figure
     lines = legible(table, block)
-    if figure := _per_domain(lines, table.domains):
+    if figure := accuracy_bars(lines, table.single):
         yield f"domains{suffix}", figure
+    means = [column for column in block.of(table.summed) if column.is_accuracy]
+    if len(means) > 1 and (figure := accuracy_bars(lines, means)):
+        yield f"groups{suffix}", figure
     if figure := _along_the_stream(lines, table.domains, traces):
         yield f"running{suffix}", figure
 
@@ -126,7 +132,8 @@ def _sign(index: int) -> dict[str, Any]:
 def _legend(figure: "Figure", axes: "Axes") -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
+        rows = math.ceil(len(labels) / 4)
+        figure.legend(handles, labels, loc="outside lower center", ncols=math.ceil(len(labels) / rows), fontsize=8)
 
 
 def _y_label(column: Column) -> str:
@@ -178,15 +185,16 @@ def _write_names(figure: "Figure", axes: "Axes", points: Sequence[tuple[str, flo
         axes.annotate(name, (x, y), shift, textcoords="offset points", ha=sides[spot.anchor], fontsize=_NAME_SIZE)
 
 
-def _per_domain(lines: Sequence[Line], domains: Sequence[str]) -> "Figure | None":
-    cells = [[line.value(Column("domain", domain)) for domain in domains] for line in lines]
+def accuracy_bars(lines: Sequence[Line], columns: Sequence[Column]) -> "Figure | None":
+    """A group of bars per column and a bar per line; few enough to be read have their numbers above them."""
+    cells = [[line.value(column) for column in columns] for line in lines]
     if all(value.mean is None for row in cells for value in row):
         return None
-    bars = len(lines) * len(domains)
+    bars = len(lines) * len(columns)
     figure, (axes,) = _canvas(width=min(20.0, max(5.0, 2 + 0.16 * bars)))
     wide = 0.8 / len(lines)
     for i, (line, values) in enumerate(zip(lines, cells, strict=True)):
-        at = [j + (i - (len(lines) - 1) / 2) * wide for j in range(len(domains))]
+        at = [j + (i - (len(lines) - 1) / 2) * wide for j in range(len(columns))]
         heights = [math.nan if value.mean is None else value.mean for value in values]
         spread = [
             [abs(h - (h if end is None else end)) for h, end in zip(heights, ends, strict=True)] for ends in _ends(values)
@@ -194,13 +202,24 @@ def _per_domain(lines: Sequence[Line], domains: Sequence[str]) -> "Figure | None
         style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "hatch": ("", "//", "..", "xx")[i // len(COLOURS) % 4]}
         axes.bar(at, heights, 0.92 * wide, label=line.name, edgecolor="white", linewidth=0.3, **style)
         axes.errorbar(at, heights, yerr=spread, linestyle="none", ecolor="#1d1e20", elinewidth=0.6)
-    turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(domains) > 5 else {}
-    axes.set_xticks(range(len(domains)), [readable(domain) for domain in domains], **turned)
+        if bars <= _MOST_NUMBERED:
+            _write_numbers(axes, at, values)
+    turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(columns) > 5 else {}
+    axes.set_xticks(range(len(columns)), [column.title for column in columns], **turned)
     axes.grid(visible=False, axis="x")
     axes.margins(x=0.01)
     axes.set(ylabel="top-1 %")
     _legend(figure, axes)
     return figure
+
+
+def _write_numbers(axes: "Axes", at: Sequence[float], values: Sequence[Value]) -> None:
+    for x, value in zip(at, values, strict=True):
+        if value.mean is not None:
+            top = max(value.mean, value.high or 0.0)
+            axes.annotate(
+                f"{value.mean:.1f}", (x, top), (0, 2), textcoords="offset points", ha="center", fontsize=_NUMBER_SIZE
+            )
 
 
 def _ends(values: Sequence[Any]) -> tuple[list[float | None], list[float | None]]:

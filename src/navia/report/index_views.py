@@ -87,9 +87,9 @@ def unbroken(text: str) -> str:
 def _cuts(table: Table, block: Block) -> Iterator[tuple[Sequence[Column], str]]:
     """The columns of a table, or of two where one would be too wide to see the average: what sums up, then every domain."""
     if not table.is_wide:
-        yield table.columns, block.title
+        yield block.of(table.columns), block.title
         return
-    yield table.summed, block.title
+    yield block.of(table.summed), block.title
     yield table.single, f"{block.title or 'The same'}, domain by domain"
 
 
@@ -168,9 +168,10 @@ def _point(table: Table, line: Line, price: Column, factor: float) -> Point:
 
 
 def _summed_up(table: Table) -> list[Column]:
-    """The average first, then its parts: the domains, or their groups where these are too many to read."""
+    """The average first, in real time too, then its parts: the domains, or their groups where these are too many to read."""
+    clock = [c for c in table.summed if c.kind == "clock"]
     parts = [c for c in table.summed if c.kind == "group"] if table.is_wide else table.single
-    return list(dict.fromkeys([table.average, *parts]))
+    return list(dict.fromkeys([table.average, *clock, *parts]))
 
 
 def _told(value: Value) -> str:

@@ -94,7 +94,7 @@ def markdown(table: Table, *, with_paper: bool = False, without: Collection[str]
 
 
 def _markdown_block(table: Table, block: Block, with_paper: bool, without: Collection[str]) -> str:
-    kept = [column for column in table.columns if column.kind not in without]
+    kept = [column for column in block.of(table.columns) if column.kind not in without]
     columns = [_markdown_column(table, block, column, with_paper) for column in kept]
     head = ["method", *(title for titles, _ in columns for title in titles)]
     lines = [f"**{block.title}**\n"] if block.title else []

@@ -37,7 +37,7 @@ def _table(number: int, kind: Kind) -> Table:
             by_setting[setting][place] = row
     lines = [Line(setting.name, setting, rows) for setting, rows in by_setting.items()]
     found = dict.fromkeys(domain for line in lines for domain, _ in line.rows)
-    return Table(number, kind.protocol, tuple(_ordered(found)), _blocks(_told_apart(lines)), tuple(repeated))
+    return Table(number, kind.protocol, tuple(_ordered(found)), _blocks(_timed(_told_apart(lines))), tuple(repeated))
 
 
 _TELLING = ("stream", "batch", "limit of images", "label shift", "weights", "classes", "version of navia", "data")
@@ -63,6 +63,22 @@ def _told_apart(lines: Sequence[Line]) -> list[Line]:
 def _longer(setting: Setting) -> str:
     plain = replace(setting, label=None).name
     return plain if setting.label is None else f"{setting.label}: {plain}"
+
+
+def _timed(lines: Sequence[Line]) -> list[Line]:
+    """Beside each line what the same setting comes to in real time; without adaptation no image is missed."""
+    clocked = {_run(line.setting): line.rows for line in lines if line.setting.realtime}
+    paired = [
+        line if line.setting.realtime else replace(line, on_the_clock=clocked.get(_run(line.setting), {})) for line in lines
+    ]
+    if not any(line.on_the_clock for line in paired):
+        return paired
+    idle = Setting("none", "none", "{}", False, None, None)
+    return [replace(line, on_the_clock=line.rows) if _run(line.setting) == idle else line for line in paired]
+
+
+def _run(setting: Setting) -> Setting:
+    return replace(setting, realtime=False, label=None)
 
 
 _BLOCKS = {

@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from navia.report.numbers import finite
@@ -56,11 +56,12 @@ def _plain(value: object) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """name: unique within its table. rows: by domain and seed."""
+    """name: unique within its table. rows: by domain and seed. on_the_clock: those of the same setting in real time."""
 
     name: str
     setting: Setting
     rows: Mapping[tuple[str, int], Row]
+    on_the_clock: Mapping[tuple[str, int], Row] = field(default_factory=dict)
 
     def of(self, domain: str) -> list[Row]:
         return [row for (where, _), row in self.rows.items() if where == domain]
@@ -77,6 +78,8 @@ class Line:
     def value(self, column: Column) -> Value:
         if column.kind == "domain":
             return _accuracy(self.of(column.name))
+        if column.kind == "clock":
+            return replace(self, rows=self.on_the_clock)._mean_accuracy(column.members)
         if column.is_accuracy:
             return self._mean_accuracy(column.members)
         if column.kind == "ece":
@@ -87,6 +90,8 @@ class Line:
 
     def _mean_accuracy(self, members: Sequence[str]) -> Value:
         """Over domains; an interval only where every domain has the same seeds, as means over different seeds have none."""
+        if len(members) == 1:
+            return _accuracy(self.of(members[0]))
         cells = [_accuracy(self.of(domain)) for domain in members]
         known = [cell.mean for cell in cells if cell.mean is not None]
         if len(known) < len(members) or not known:

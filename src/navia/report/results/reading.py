@@ -50,6 +50,11 @@ def how_to_read(table: Table) -> list[str]:
             said.append("Averages of single runs have none: domains that share their images are not independent.")
     said.append("Bold is the best of a column. ECE is over 15 bins.")
     said.append(f"GMACs are of the forward passes for one image{_uncounted(table)}.")
+    if any(block.has_clock for block in table.blocks):
+        said.append(
+            "In real time images come at the pace of the un-adapted dense model; those that come while a method is busy are "
+            "answered by its last state and not adapted to."
+        )
     if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
         said.append("Times of lines that are scored on the last third are those of answering alone.")
     return [*said, *_guard(table), *_mixed_clocks(table), *_repeats(table)]

@@ -25,6 +25,14 @@ class Block:
     def seeds(self) -> list[int]:
         return sorted({seed for line in self.lines for _, seed in line.rows})
 
+    @property
+    def has_clock(self) -> bool:
+        return any(line.on_the_clock for line in self.lines)
+
+    def of(self, columns: Sequence[Column]) -> list[Column]:
+        """Those of a table's columns that the block has something to say in."""
+        return [column for column in columns if column.kind != "clock" or self.has_clock]
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -64,7 +72,7 @@ class Table:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        return tuple(_columns(self.domains))
+        return tuple(_columns(self.domains, any(block.has_clock for block in self.blocks)))
 
     @property
     def single(self) -> tuple[Column, ...]:
@@ -123,7 +131,7 @@ class Results:
         return [missing for table in self.tables for missing in table.missing()]
 
 
-def _columns(domains: Sequence[str]) -> list[Column]:
+def _columns(domains: Sequence[str], with_clock: bool) -> list[Column]:
     """Averages stand where the table has all of their members; that over all is of the 15 where these are there."""
     averaged = tuple(names()) if set(names()) <= set(domains) else tuple(domains)
     groups = [Column("group", group, CORRUPTIONS[group]) for group in _GROUPS]
@@ -133,6 +141,7 @@ def _columns(domains: Sequence[str]) -> list[Column]:
         *(Column("domain", domain, (domain,)) for domain in domains),
         *held,
         *([Column("average", whole, averaged)] if len(domains) > 1 else []),
+        *([Column("clock", "in real time", averaged)] if with_clock else []),
         Column("ece", "ece", averaged),
         GMACS,
         MS,

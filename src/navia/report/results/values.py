@@ -34,9 +34,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Column:
-    """kind: domain (one corruption or part), group and average (means over `members`), ece, gmacs, ms, memory."""
+    """kind: domain (one corruption or part), group and average (means over `members`), clock (their mean in real time), ece,
+    gmacs, ms, memory."""
 
-    kind: Literal["domain", "group", "average", "ece", "gmacs", "ms", "memory"]
+    kind: Literal["domain", "group", "average", "clock", "ece", "gmacs", "ms", "memory"]
     name: str
     members: tuple[str, ...] = ()
 
@@ -46,7 +47,7 @@ class Column:
 
     @property
     def is_accuracy(self) -> bool:
-        return self.kind in ("domain", "group", "average")
+        return self.kind in ("domain", "group", "average", "clock")
 
     @property
     def title(self) -> str:
