@@ -71,7 +71,8 @@ def _rich(table: "Table", block: "Block", title: str) -> RichTable:
 
     shown = RichTable("method", title=Text(title), title_justify="left", title_style="bold")
     cells = []
-    for column in table.summed if table.is_wide else table.columns:  # the files have what a terminal has no room for
+    told = table.summed if table.is_wide else table.columns  # the files have what a terminal has no room for
+    for column in block.of(told):
         shown.add_column(Text(column.title), justify="right")
         own = []
         for line, text, mark in zip(block.lines, texts(block, column), best(block, column), strict=True):
