@@ -1,4 +1,4 @@
-"""One row: what it says of its method's cost."""
+"""One cell: its name, and what its row says of its method's cost."""
 
 from navia.bench.cell import run_cell
 from navia.bench.grid import cells
@@ -21,3 +21,22 @@ def test_a_row_counts_its_own_options() -> None:
     usual, ablated = (run_cell(cell)[0] for cell in cells(parse_spec(SPEC, "a")))
     assert usual["trainable"] - ablated["trainable"] == 4 * load("embedded").dim
     assert ablated["gmacs"] > usual["gmacs"]
+
+
+def test_the_names_of_cells_tell_them_apart() -> None:
+    runs = """
+  - {method: tent, realtime: true}
+  - {method: tent, guard: false}
+  - {method: tent, adapt_for: [1, 2]}
+seeds: [0, 1]
+"""
+    found = [cell.setting for cell in cells(parse_spec(SPEC.replace("batch: 16\n", "") + runs.lstrip("\n"), "a"))]
+    assert len(set(found)) == len(found) == 12
+    assert found[:6] == [
+        "contrast navia+tome:8 seed 0",
+        "contrast navia+tome:8 (budget=2, token=new) seed 0",
+        "contrast tent+none (in real time) seed 0",
+        "contrast tent+none (without guard) seed 0",
+        "contrast tent+none (1 batches) seed 0",
+        "contrast tent+none (2 batches) seed 0",
+    ]

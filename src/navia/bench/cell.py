@@ -74,7 +74,16 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return f"{self.model} {self.domain or self.stream} {self.method}+{self.reduce} seed {self.seed}"
+        return f"{self.model} {self.setting}"
+
+    @property
+    def setting(self) -> str:
+        """'contrast navia+tome:8 (budget=4) seed 1': what tells the cells of one model apart."""
+        more = [f"{name}={value}" for name, value in json.loads(self.options).items()]
+        more += ["in real time"] * self.realtime + ["without guard"] * (not self.guarded)
+        more += [] if self.adapt_for is None else [f"{self.adapt_for} batches"]
+        told = f" ({', '.join(more)})" if more else ""
+        return f"{self.domain or self.stream} {self.method}+{self.reduce}{told} seed {self.seed}"
 
 
 def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -24,8 +24,9 @@ Result = tuple[dict[str, Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Done:
-    """A finished cell: its row, how many are done of how many, and the estimated seconds left."""
+    """A finished cell, its row, how many are done of how many, and the estimated seconds left."""
 
+    cell: Cell
     row: dict[str, Any]
     done: int
     total: int
@@ -155,11 +156,11 @@ def run_grid(
             row, trace = outcome
             store.add(row, trace)
             rows.append(row)
-            del waiting[row["key"]]
+            cell = waiting.pop(row["key"])
             worked += row["wall_seconds"]
             at_once = worked / (time.monotonic() - started)  # how many cells run side by side
             left = (total_seconds(list(waiting.values()), rows) or 0.0) / at_once
-            yield Done(row, total - len(waiting) - len(failures), total, left)
+            yield Done(cell, row, total - len(waiting) - len(failures), total, left)
     if failures:
         raise FailedCellsError(failures)
 

@@ -99,7 +99,7 @@ def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:
         for done in grid:
             left = f"{_readable(done.left)} left"
             progress.update(task, completed=done.done, total=done.total, left=left)
-            line = f"{done.done}/{done.total} {_title(done.row)}: {100 * done.row['top1']:.1f} %, {left}"
+            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * done.row['top1']:.1f} %, {left}"
             progress.console.print(line, markup=False, highlight=False)
             yield done.row
 
@@ -114,10 +114,6 @@ def _engine(on: str, address: str | None, cpus: float, gpus: float, workers: int
     from navia.bench.on_ray import ray_engine
 
     return ray_engine(address, cpus, gpus, workers)
-
-
-def _title(row: dict[str, Any]) -> str:
-    return f"{row['domain'] or row['stream']} {row['method']}+{row['reduce']} seed {row['seed']}"
 
 
 def _readable(seconds: float) -> str:
