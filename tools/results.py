@@ -1,7 +1,8 @@
 """docs/results.md from the rows of `navia bench`: python tools/results.py DIR. Cells without a row are listed as such.
 
 The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once; here each spec
-takes its own rows out of it, under its own labels. The rows are kept beside the page (docs/assets/results.jsonl).
+takes its own rows out of it, under its own labels. The rows are kept beside the page (docs/assets/results.jsonl), and so is
+the picture of the README (docs/assets/results.png), drawn of the spec `orders` once all its cells were run.
 """
 
 import json
@@ -11,16 +12,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
 from navia.bench.cell import Cell
 from navia.bench.grid import cells
 from navia.bench.store import Store
+from navia.report.figures import STYLE, accuracy_bars
 from navia.report.results import Table, how_to_read, tabulate
 from navia.report.tables import headline, markdown, setting_text
 from navia.report.words import listed, readable
 from navia.spec import Spec, read_spec
 
 ROOT = Path(__file__).parents[1]
-SPECS = ("table1", "orders", "ablation", "layers")
+SPECS = ("table1", "orders", "ablation", "layers", "rates")
 WIDTH = 150
 LEAD = """# Results
 
@@ -46,6 +50,9 @@ def main(folder: Path) -> None:
         title = (ROOT / "benchmarks" / "results" / f"{name}.yaml").read_text().split("\n")[0].removeprefix("# ")
         parts += [f"## {title}", *section(spec, rows)]
     (ROOT / "docs" / "results.md").write_text("\n\n".join(parts) + "\n")
+    orders = cells(specs["orders"])
+    if all(cell.key in rows for cell in orders):
+        draw(rows_of(orders, rows), ROOT / "docs" / "assets" / "results.png")
     wanted = {cell.key for spec in specs.values() for cell in cells(spec)}
     kept = "".join(json.dumps(row) + "\n" for key, row in rows.items() if key in wanted)
     (ROOT / "docs" / "assets" / "results.jsonl").write_text(kept)
@@ -60,7 +67,7 @@ def _commands() -> Iterator[str]:
 def section(spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
     """How much of a spec has been run, what came out, and what is missing."""
     asked = cells(spec)
-    own = [{**rows[cell.key], "label": cell.label} for cell in asked if cell.key in rows]
+    own = rows_of(asked, rows)
     lost = [cell for cell in asked if cell.key not in rows]
     yield f"{len(own)} of {len(asked)} cells have been run."
     if own:
@@ -70,6 +77,21 @@ def section(spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield from map(_wrapped, results.apart)
     if lost:
         yield "Not run yet:\n\n" + "\n".join(missing(asked, lost))
+
+
+def rows_of(asked: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that were run, under the labels of their spec."""
+    return [{**rows[cell.key], "label": cell.label} for cell in asked if cell.key in rows]
+
+
+def draw(rows: Sequence[dict[str, Any]], picture: Path) -> None:
+    """Means of the groups of corruptions and of all, as `navia report` draws them."""
+    (table,) = tabulate(rows).tables
+    with matplotlib.rc_context(STYLE):
+        figure = accuracy_bars(table.lines, [column for column in table.summed if column.is_accuracy])
+        assert figure is not None, "a whole table has bars"
+        figure.set_size_inches(8, 3.2)
+        figure.savefig(picture, dpi=160)
 
 
 def _table(table: Table, with_headline: bool) -> Iterator[str]:

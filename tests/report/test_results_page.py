@@ -5,9 +5,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from navia.bench.grid import cells
+from navia.report.figures import COLOURS
 from navia.spec import Spec, parse_spec
 from tests.report.test_results import made_up
 
@@ -79,3 +82,15 @@ def test_a_spec_of_which_nothing_was_run(tool: ModuleType, spec: Spec) -> None:
         "0 of 150 cells have been run.",
         "Not run yet:\n\n- `plain`: all 15\n- `tent`, `align`, `align, tome:8`: all 45",
     ]
+
+
+def test_the_picture_of_the_readme_has_a_bar_for_each_group(tool: ModuleType, spec: Spec, tmp_path: Path) -> None:
+    rows = {key: row for label in ("plain", "tent", "align") for key, row in rows_of(spec, label, 0, 1, 2).items()}
+    tool.draw(list(rows.values()), tmp_path / "few.png")
+    tool.draw(list((rows | rows_of(spec, "align, tome:8", 0, 1, 2)).values()), tmp_path / "all.png")
+    few, drawn = (np.asarray(Image.open(tmp_path / name).convert("RGB")) for name in ("few.png", "all.png"))
+    assert drawn.shape == few.shape == (512, 1280, 3)
+    fourth = np.array([int(COLOURS[3][i : i + 2], 16) for i in (1, 3, 5)])
+    assert not (few == fourth).all(axis=-1).any()
+    columns = (drawn == fourth).all(axis=-1)[:430].sum(axis=0) > 60  # above the legend
+    assert (np.diff(columns.astype(int)) == 1).sum() == 5  # noise, blur, weather, digital, average
