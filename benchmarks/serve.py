@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+import deit
 import navia
-import real
 import serve_kill
 import serve_soak
 import serve_wire
@@ -94,9 +94,9 @@ class Setting:
 def requests_of(model: str) -> list[bytes]:
     """Corrupted pictures, as the service should see them when it adapts; encoded once."""
     if model == "deit":
-        folder = scan(real.IMAGES)
+        folder = scan(deit.IMAGES)
         positions = range(0, len(folder), len(folder) // PICTURES)[:PICTURES]
-        photos = real.corrupted(folder, list(positions), "gaussian_noise", 3)
+        photos = deit.pictures(folder, list(positions), "gaussian_noise", 3)
         return [
             serve_wire.request("/v1/predict", saved(Image.fromarray(p), "JPEG", quality=90), "image/jpeg") for p in photos
         ]
@@ -111,12 +111,12 @@ def options_of(model: str, reduce: str, folder: Path) -> list[str]:
     name = "timm:deit_tiny_patch16_224"
     path = folder / f"{reduce.replace(':', '-')}.safetensors"
     if not path.exists():
-        vit = navia.load(name, checkpoint=real.WEIGHTS)
+        vit = navia.load(name, checkpoint=deit.WEIGHTS)
         vit.preprocessing = vit.preprocessing.crop_only()
-        images = scan(real.IMAGES)
-        clean = real.corrupted(images, list(range(0, len(images), len(images) // 64)[:64]), "clean", 0)
-        navia.SourceStatistics.measure(vit, real.to_tensor(vit, clean), reduce).save(path)
-    return ["--model", name, "--checkpoint", str(real.WEIGHTS), "--source", str(path), "--crop-only"]
+        images = scan(deit.IMAGES)
+        clean = deit.pictures(images, list(range(0, len(images), len(images) // 64)[:64]))
+        navia.SourceStatistics.measure(vit, deit.batch(vit, clean), reduce).save(path)
+    return ["--model", name, "--checkpoint", str(deit.WEIGHTS), "--source", str(path), "--crop-only"]
 
 
 @contextlib.contextmanager
@@ -275,7 +275,7 @@ def print_load(report: dict[str, Any]) -> None:
 def load(asked: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     reduce, rounds, seconds = DEFAULTS[asked.model]
     reduce, asked.rounds, asked.seconds = asked.reduce or reduce, asked.rounds or rounds, asked.seconds or seconds
-    if asked.model == "deit" and not (real.WEIGHTS.exists() and real.IMAGES.exists()):
+    if asked.model == "deit" and not (deit.WEIGHTS.exists() and deit.IMAGES.exists()):
         sys.exit("no weights or images of DeiT-Ti: set NAVIA_DEIT and NAVIA_IMAGENET")
     requests = requests_of(asked.model)
     with settings_of(asked.model, reduce) as settings:

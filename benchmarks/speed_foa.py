@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import deit
 import navia
-import real
 from navia.images.domain import Domain
 from navia.images.folder import scan
 from navia.images.sample import source_images, unseen_images
@@ -83,8 +83,8 @@ def search_clock() -> Iterator[list[float]]:
 
 def streams(images: int, say: Callable[[str], None]) -> Iterator[tuple[str, Stream]]:
     yield "embedded", embedded(images)
-    if real.WEIGHTS.is_file() and real.IMAGES.is_dir():
-        yield "DeiT-Ti", deit(images)
+    if deit.WEIGHTS.is_file() and deit.IMAGES.is_dir():
+        yield "DeiT-Ti", deit_tiny(images)
     else:
         say("foa: no DeiT-Ti; set NAVIA_DEIT and NAVIA_IMAGENET for it")
 
@@ -97,10 +97,10 @@ def embedded(images: int) -> Stream:
     return vit, clean, noisy, torch.tensor(unseen.labels)[: len(some)]
 
 
-def deit(images: int) -> Stream:
+def deit_tiny(images: int) -> Stream:
     """64 clean images for the statistics, others with noise, both spread over all classes."""
-    vit, folder = navia.load(real.MODEL, checkpoint=real.WEIGHTS), scan(real.IMAGES)
+    vit, folder = navia.load(deit.MODEL, checkpoint=deit.WEIGHTS), scan(deit.IMAGES)
     order = np.random.default_rng(0).permutation(len(folder.paths)).tolist()
     clean, rest = order[:64], order[64 : 64 + images]
-    noisy = real.to_tensor(vit, real.corrupted(folder, rest, "gaussian_noise", 5))
-    return vit, real.to_tensor(vit, real.corrupted(folder, clean, "clean", 0)), noisy, torch.tensor(folder.labels)[rest]
+    noisy = deit.batch(vit, deit.pictures(folder, rest, "gaussian_noise"))
+    return vit, deit.batch(vit, deit.pictures(folder, clean)), noisy, torch.tensor(folder.labels)[rest]

@@ -246,7 +246,8 @@ def one_cannot() -> str:
 def test_a_cell_that_fails_costs_the_others_nothing(one_cannot: str, tmp_path: Path) -> None:
     store, told, counts = Store(tmp_path), [], []
     grid = run_grid(parse_spec(one_cannot, "a"), store, tell=told.append)
-    with pytest.raises(FailedCellsError, match=r"(?s)2 cells failed.*contrast navia\+tome:8 \(9 batches\) seed 0 and 1 more: 9 batches"):
+    named = r"(?s)2 cells failed.*contrast navia\+tome:8 \(9 batches\) seed 0 and 1 more: 9 batches"
+    with pytest.raises(FailedCellsError, match=named):
         counts.extend((done.done, done.total) for done in grid)
     assert counts == [(1, 6), (2, 6), (3, 6), (4, 6)]
     assert [(failure.cell.domain, failure.cell.adapt_for) for failure in told] == [("contrast", 9), ("gaussian_noise", 9)]

@@ -6,16 +6,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
-from safetensors.torch import save_file
-
-import navia
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-ROWS = Path(__file__).parents[2] / "docs" / "assets" / "deit_tiny.jsonl"
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -33,70 +26,6 @@ def refusal(made: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         run(made, monkeypatch, *arguments)
     assert ended.value.code == 2
     return capsys.readouterr().err
-
-
-# ---- real.py
-
-
-@pytest.fixture
-def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """A small model with random weights, and 66 pictures of noise."""
-    made = script("real", monkeypatch)
-    torch.manual_seed(0)
-    vit = navia.load("timm:test_vit", pretrained=False)
-    save_file(vit.model.state_dict(), tmp_path / "w.safetensors")
-    random = np.random.default_rng(0)
-    for i in range(66):
-        path = tmp_path / "images" / str(i % 2) / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(random.integers(0, 256, (*vit.preprocessing.size, 3), dtype=np.uint8)).save(path)
-    monkeypatch.setattr(made, "MODEL", "timm:test_vit")
-    monkeypatch.setattr(made, "WEIGHTS", tmp_path / "w.safetensors")
-    monkeypatch.setattr(made, "IMAGES", tmp_path / "images")
-    return made
-
-
-def test_a_run_is_resumed_by_all_that_makes_its_rows(
-    real: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same again adds nothing, another batch, severity or number of images does; a torn last row is made anew."""
-    out = tmp_path / "rows.jsonl"
-    asked = ("--out", str(out), "--run", "eata|none", "--corruption", "contrast", "--orders", "1")
-    run(real, monkeypatch, *asked, "--batch", "2")
-    whole = out.read_text()
-    out.write_text(whole + whole[:40])
-    run(real, monkeypatch, *asked, "--batch", "2")
-    assert out.read_text() == whole
-    run(real, monkeypatch, *asked, "--batch", "1")
-    run(real, monkeypatch, *asked, "--batch", "2", "--severity", "1")
-    run(real, monkeypatch, *asked, "--batch", "2", "--images", "1")
-    rows = real.read_rows(out)
-    assert [real.setting_of(row) for row in rows] == [(5, 2, None), (5, 1, None), (1, 2, None), (5, 2, 1)]
-    assert [row["images"] for row in rows] == [2, 2, 2, 1]
-    capsys.readouterr()
-    run(real, monkeypatch, "--out", str(out), "--table", "--batch", "2", "--severity", "1")
-    assert capsys.readouterr().out.count("eata + none") == 1
-    told = refusal(real, monkeypatch, capsys, "--out", str(out), "--table")
-    assert "no rows of severity 5, batch 64, all images; it holds severity 1, batch 2, all images;" in told
-
-
-def test_rows_that_do_not_tell_their_batch_are_those_of_64(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made, path = script("real", monkeypatch), tmp_path / "rows.jsonl"
-    path.write_bytes(ROWS.read_bytes())
-    assert {made.setting_of(row) for row in made.read_rows(path)} == {(5, 64, None)}
-    run(made, monkeypatch, "--out", str(path), "--table")
-    assert "| navia + tome:8 | 29.1 ± 2.2 (3) |" in capsys.readouterr().out
-
-
-def test_intervals_over_many_orders_are_students(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Six orders, 0 and 1 in turn: t(5) = 2.571, standard deviation 0.5477."""
-    rows = [{"corruption": "fog", "run": "tent|none", "top1": float(i % 2), "images": 10} for i in range(6)]
-    script("real", monkeypatch).print_table(rows)
-    assert f"50.0 ± {100 * 2.571 * 0.54772 / 6**0.5:.1f} (6)" in capsys.readouterr().out
 
 
 # ---- pair.py

@@ -294,7 +294,7 @@ def test_a_stream_that_is_stopped_keeps_what_it_has(script: ModuleType, monkeypa
 def test_both_searches_of_foa_are_timed(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cma = pytest.importorskip("cma")
     ask = cma.CMAEvolutionStrategy.ask
-    monkeypatch.setattr(script.speed_foa.real, "WEIGHTS", tmp_path / "not there")
+    monkeypatch.setattr(script.speed_foa.deit, "WEIGHTS", tmp_path / "not there")
     full, diagonal = script.speed_foa.compare(8, print)
     assert (full["diagonal"], diagonal["diagonal"]) == (False, True)
     for row in (full, diagonal):
