@@ -34,7 +34,7 @@ fingerprint, is in [assets/results.jsonl](assets/results.jsonl). Two CPU cores m
 (benchmarks/speed.py measures these), memory is of one process.
 
 The model is a small one and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of ViT-B/16 on 50,000 images of each
-corruption. Its learning rates were made for that; [adaptation](adaptation.md) says what that does to `contrast` here.
+corruption. Its learning rates were made for that; [measurements](measurements.md#deit-ti-on-corrupted-imagenet-images) say what that does to `contrast` here.
 
 The specs look for the weights at `{checkpoint}` and for the images, in class folders and already
 cut to 224 px, at `{images}`, seen from where the command runs: put them there, or change both paths in the specs. Made by:"""  # noqa: E501
