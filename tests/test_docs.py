@@ -335,6 +335,20 @@ def test_what_concepts_tell_of_merging_and_navia_is_in_the_rows() -> None:
     assert f"NAVIA gives back {gain_of_navia()} points against `align`" in said
 
 
+def test_what_is_told_of_a_lower_rate_is_in_the_rows() -> None:
+    usual, lower = in_three_orders(), [row for row in rows_of("results.jsonl") if row["options"] == {"lr": 0.001}]
+    assert {(row["method"], row["reduce"]) for row in lower} == {("navia", "tome:8")}
+    told, five = [], ("contrast", "fog", "gaussian_noise", "defocus_blur", "jpeg_compression")
+    for name in five:
+        own = [100 * row["top1"] for row in lower if row["domain"] == name]
+        assert len(own) == 3
+        told.append(f"{statistics.fmean(own) - statistics.fmean(usual[NAVIA, name]):+.1f} on {name}")
+    said = " ".join((DOCS / "measurements.md").read_text().split())
+    assert f"changes `navia -r tome:8` by {', '.join(told)} points" in said
+    means = (statistics.fmean(100 * row["top1"] for row in lower), mean_of({name: usual[NAVIA, name] for name in five}))
+    assert "{:.1f} instead of {:.1f} % in the mean".format(*means) in said
+
+
 def test_parts_and_layers_of_navia_are_those_of_the_rows() -> None:
     five = ("gaussian_noise", "defocus_blur", "fog", "contrast", "jpeg_compression")
     runs: dict[str, list[float]] = {}
