@@ -56,6 +56,8 @@ def assert_same_pixels(ours: np.ndarray, theirs: np.ndarray, name: str) -> None:
     levels, share = (0, 0.0) if name in ARITHMETIC else (1, 0.005)
     if name == "elastic_transform" and int(cv2.__version__.split(".")[0]) < 5:
         levels, share = 3, 0.1  # before 5.0 `warpAffine` rounded places to 1/32 px
+    if name == "motion_blur":
+        share = 0.02  # sums of many shifted pictures: another processor rounds some of them to the next level
     assert apart.max() <= levels
     assert (apart > 0).mean() <= share
 
