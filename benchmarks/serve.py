@@ -108,7 +108,7 @@ def options_of(model: str, reduce: str, folder: Path) -> list[str]:
     """Of the command line; DeiT's source statistics are measured once for every reducer."""
     if model == "embedded":
         return ["--model", "embedded", "--source", "embedded"]
-    name = "timm:deit_tiny_patch16_224"
+    name = deit.MODEL
     path = folder / f"{reduce.replace(':', '-')}.safetensors"
     if not path.exists():
         vit = navia.load(name, checkpoint=deit.WEIGHTS)
