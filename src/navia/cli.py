@@ -30,7 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (demo, doctor, run, bench, report, explain, serve, stats, choose, export, corrupt, cost, tokens, methods):
-    app.command()(command)
+    from_environment = {"auto_envvar_prefix": "NAVIA_SERVE"} if command is serve else None  # NAVIA_SERVE_PORT for --port
+    app.command(context_settings=from_environment)(command)
 
 
 def _version(asked: bool) -> None:

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 import navia
+from navia.errors import InputError
 from navia.images.domain import Domain
 from navia.images.sample import source_images, unseen_images
 from navia.serve.answers import Answer, BusyError, State
 from navia.serve.app import _within
+from navia.serve.checkpoints import Checkpoints
+from navia.serve.gate import Gate
 from navia.serve.service import Service
 from navia.serve.settings import Limits, Pace, Settings
 from navia.serve.status import recent, status
@@ -84,7 +87,7 @@ def test_answers_are_those_of_the_adapter(
 
 
 def test_requests_are_answered_together_and_each_gets_its_own(make: Callable[..., Service], images: Tensor) -> None:
-    service = make("none", pace=Pace(batch=8, wait=0.5))
+    service = make("none", pace=Pace(batch=8, wait=60))
     futures = [service.answers.submit(images[i : i + 1]) for i in range(8)]
     answers = [future.result(timeout=60) for future in futures]
     assert len({answer.took for answer in answers}) == 1  # one batch
@@ -216,12 +219,124 @@ def test_a_full_disk_does_not_end_the_adaptation(make: Callable[..., Service], i
     until(lambda: service.checkpoints is not None and service.checkpoints.step == 2)
 
 
+def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
+    make: Callable[..., Service], images: Tensor, tmp_path: Path
+) -> None:
+    """However long the step: what ends is the step, not the wait for it. The folder is free only when all is written."""
+    service, under_way, go_on, calls = make(state=tmp_path, every=1000), threading.Event(), threading.Event(), []
+    learner, method = service.learner, service.learner.adapter.method
+    answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+    kept = safetensors.torch.load(service.delta().result(60))
+    rest = method.breathe
+    assert rest is not None
+
+    def wait() -> None:
+        calls.append(torch.is_grad_enabled())
+        if len(calls) == 20:  # in the middle of the step
+            under_way.set()
+            assert go_on.wait(60)
+        rest()
+
+    method.breathe = wait
+    answer(service, images[8:16])
+    assert under_way.wait(60)
+    stopping = threading.Thread(target=service.stop)
+    stopping.start()
+    until(lambda: learner._stopping)
+    with pytest.raises(InputError, match="another service"):
+        Checkpoints(tmp_path).claim()
+    assert stopping.is_alive()
+    go_on.set()
+    stopping.join(60)
+    assert not learner.is_alive()
+    assert len(calls) == 20  # not one block more
+    written = navia.adapt(VIT, "navia", "tome:24", learner.adapter.method.source)
+    free = Checkpoints(tmp_path)
+    free.claim()
+    free.restore(written)
+    free.release()
+    assert written.steps == 1
+    assert all(torch.equal(written.method.tensors()[name], value) for name, value in kept.items())
+
+
+def test_a_step_given_up_leaves_nothing_behind(make: Callable[..., Service], images: Tensor) -> None:
+    """A method may change its tensors more than once in a step: the checkpoint holds whole steps only."""
+    service = make("align", shift=True)
+    answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+    kept = safetensors.torch.load(service.delta().result(60))
+    service.learner.pause(True)
+    for name, value in service.learner.adapter.method.tensors().items():
+        if name.startswith("memory."):
+            value.add_(1)  # what a step has done so far
+    service.learner.adapter.method.memory["later"] = torch.ones(1)
+    with service.learner._changed:
+        service.learner._stopping = True
+    service.learner._learn(images[8:16])
+    again = {name: value for name, value in service.learner.adapter.method.tensors().items() if name in kept}
+    assert all(torch.equal(value, kept[name]) for name, value in again.items())
+    assert "later" not in service.learner.adapter.method.memory
+
+
 # ---- load
+
+
+def test_a_gate_that_stays_closed_leaves_adaptation_its_share() -> None:
+    """Each part of a step works for a second; the clock moves by work and by waiting alone."""
+
+    class Clocked(Gate):
+        now, waits = 0.0, 0
+
+        def __init__(self, share: float) -> None:
+            super().__init__(share, lambda: self.now)
+
+        def _wait(self, seconds: float | None) -> None:
+            if not self._open.is_set():
+                assert seconds is not None
+                self.now, self.waits = self.now + seconds, self.waits + 1
+
+    gate = Clocked(share=0.2)
+    with gate.closed():
+        for step in range(1, 4):
+            while not gate.overdue():
+                gate.now += 0.25
+            gate.start_step()
+            for _ in range(10):
+                gate.now += 1
+                gate.pass_through()
+            gate.end_step()
+            assert gate.now == pytest.approx(10 * step / 0.2)
+    waited = gate.waits
+    gate.start_step()
+    gate.pass_through()
+    assert gate.waits == waited  # open: no wait
+
+
+def test_steady_load_does_not_end_the_adaptation(make: Callable[..., Service], images: Tensor) -> None:
+    """Answers always under way, and always more waiting: steps are made all the same."""
+    service = make()
+    service.learner.pressure = lambda: True
+    with service.answers.gate.closed():
+        for start in range(0, 24, 8):
+            service.learner.offer(images[start : start + 8])
+            until(lambda n=start // 8 + 1: service.learner.adapter.steps == n)
+
+
+def test_without_a_share_adaptation_waits_for_a_quiet_moment(make: Callable[..., Service], images: Tensor) -> None:
+    service = make(pace=replace(PACE, share=0.0))
+    service.learner.pressure = lambda: True
+    service.learner.offer(images[:8])
+    service.learner.call(lambda: None).result(60)
+    service.learner.call(lambda: None).result(60)
+    assert service.learner.waiting == 8
+    service.learner.pressure = lambda: False
+    until(lambda: service.answers.step == 1)
 
 
 def test_adaptation_is_shed_before_answers(make: Callable[..., Service], images: Tensor) -> None:
     """While more than a batch waits no step begins; what is answered meanwhile pushes the oldest images out."""
-    service = make(pace=Pace(batch=2, wait=0, adapt_batch=4, enough=4))
+    service = make(pace=Pace(batch=2, wait=0, adapt_batch=4, enough=4, share=0))
     with hold(service):
         futures = [service.answers.submit(images[i : i + 1]) for i in range(30)]
         assert service.learner.mode == "shedding"

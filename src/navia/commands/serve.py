@@ -41,6 +41,7 @@ def serve(
     ] = None,
     state: Annotated[Path | None, typer.Option(help="Folder for checkpoints: a restart goes on from there.")] = None,
     every: Annotated[int, typer.Option(help="Adaptation steps between checkpoints: what a kill may cost.", min=1)] = 20,
+    every_seconds: Annotated[float, typer.Option(help="Seconds from a step to its checkpoint, at most.", min=0.1)] = 60.0,
     key_file: Annotated[
         Path | None, typer.Option(help=f"API keys, a line each: KEY or NAME:KEY. Or one in ${KEY_VARIABLE}.")
     ] = None,
@@ -49,6 +50,9 @@ def serve(
     adapt_batch: Annotated[int, typer.Option(help="Images of one adaptation step.", min=1)] = 32,
     adapt_wait: Annotated[float, typer.Option(help="Seconds after which a step is made with fewer (8 at least).")] = 30.0,
     adapt_threads: Annotated[int, typer.Option(help="CPU threads of the adaptation.", min=1)] = 1,
+    adapt_share: Annotated[
+        float, typer.Option(help="Share of the time that adaptation gets under full load, at least.", min=0, max=1)
+    ] = 0.2,
     queue: Annotated[int, typer.Option(help="Images that may wait for their answer; more are refused (503).", min=1)] = 256,
     max_body: Annotated[float, typer.Option(help="Largest request, MiB.", min=0.001)] = 32.0,
     max_pixels: Annotated[float, typer.Option(help="Largest picture, millions of pixels.", min=0.001)] = 40.0,
@@ -82,6 +86,7 @@ def serve(
             adapt_wait=adapt_wait,
             enough=min(8, adapt_batch),
             threads=adapt_threads,
+            share=adapt_share,
         ),
         limits=Limits(
             body_bytes=int(max_body * 2**20),
@@ -96,6 +101,7 @@ def serve(
         names=tuple(name or ()),
         keep_images=keep_images,
         checkpoint_every=every,
+        checkpoint_seconds=every_seconds,
     )
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     options = method_options(method, option)
@@ -123,7 +129,7 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
                 print(f"navia serves on http://{shown}:{bound}/ (Ctrl-C ends it)", flush=True)
 
         def handle_exit(self, sig: int, frame: Any) -> None:
-            service.ready = False  # open dashboards end, so that nothing waits for them
+            service.stop_adapting()  # the checkpoint does not wait for requests; open dashboards end
             self.force_exit = self.should_exit  # a second one ends at once
             self.should_exit = True
 
@@ -139,7 +145,11 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
         limit_concurrency=1024,
     )
     server = Server(config)
-    server.run()
+    try:
+        service.start()
+        server.run()
+    finally:
+        service.stop()
     if not server.started:
         raise InputError(f"could not start on {host}:{port}; the lines above say why")
 

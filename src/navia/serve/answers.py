@@ -52,8 +52,15 @@ class State:
     tensors: Mapping[str, Tensor]
 
 
+def load_tensors(method: Method, tensors: Mapping[str, Tensor]) -> None:
+    """Back to these tensors, and to no others."""
+    for name in method.tensors().keys() - tensors.keys():  # came into the memory afterwards
+        del method.memory[name.removeprefix("memory.")]
+    method.load_tensors(tensors)
+
+
 class Answers(threading.Thread):
-    """answered: is told of every batch afterwards. broken: is told when a state gave no finite answers."""
+    """answered: is told of every batch before its reply. broken: is told when a state gave no finite answers."""
 
     def __init__(
         self,
@@ -148,9 +155,7 @@ class Answers(threading.Thread):
             self._load(state)
 
     def _load(self, state: State) -> None:
-        for name in self.method.tensors().keys() - state.tensors.keys():  # came into the memory after that state
-            del self.method.memory[name.removeprefix("memory.")]
-        self.method.load_tensors(state.tensors)
+        load_tensors(self.method, state.tensors)
         self.state = state
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
@@ -168,8 +173,8 @@ class Answers(threading.Thread):
             own = slice(done, done + len(job.images))
             done += len(job.images)
             answer = Answer(probabilities[own], uncertainty[own], self.state.step, start - job.arrived, took)
+            self.answered(job.images, answer)  # first: who has the reply finds it in the status too
             job.future.set_result(answer)
-            self.answered(job.images, answer)
 
     def _one_by_one(self, jobs: Sequence[_Job], error: Exception) -> None:
         """What fails together may be the fault of one: the others still get their answer."""

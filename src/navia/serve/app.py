@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import binascii
-import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -65,15 +64,8 @@ _PREDICT_BODY = {
 
 
 def make_app(service: Service, loopback: bool = True) -> FastAPI:
-    """The application; starting and stopping it starts and stops the service."""
-
-    @contextlib.asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(service.start)
-        yield
-        await asyncio.to_thread(service.stop)
-
-    app = FastAPI(title="navia", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
+    """The application of a service that has been started; stopping it is left to the caller."""
+    app = FastAPI(title="navia", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Access, settings=service.settings, loopback=loopback, refused=service.watch.refuse)
     _add_predict(app, service)
     _add_control(app, service)

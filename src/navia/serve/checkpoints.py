@@ -23,6 +23,7 @@ class Checkpoints:
         self.previous = folder / "delta.previous.safetensors"
         self.step: int | None = None
         self.written: float | None = None
+        self.failures = 0  # writes that failed, of this process
         self._lock: BinaryIO | None = None
 
     def claim(self) -> None:
@@ -37,6 +38,11 @@ class Checkpoints:
     def release(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the newest was written; None: there is none."""
+        return None if self.written is None else max(0.0, time.time() - self.written)
 
     def restore(self, adapter: Adapter) -> tuple[dict[str, int], list[str]]:
         """Load the newest sound checkpoint: the counters that were saved with it, and what there is to say."""

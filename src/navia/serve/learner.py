@@ -2,6 +2,7 @@
 
 import collections
 import logging
+import math
 import os
 import sys
 import threading
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from navia.adapt.adapter import Adapter, Step
 from navia.errors import NaviaError
-from navia.serve.answers import State
+from navia.serve.answers import State, load_tensors
 from navia.serve.checkpoints import Checkpoints
 from navia.serve.gate import Gate
 from navia.serve.messages import Mode
@@ -30,10 +31,15 @@ _HISTORY = 3  # states to roll back to
 _FAILURES = 3  # in a row, after which adaptation pauses
 
 
+class _AbandonedError(Exception):
+    """The service stops: the step under way is given up between two blocks."""
+
+
 class Learner(threading.Thread):
     """Takes answered images, adapts, publishes. pressure: whether answers need the machine now. event: is told (kind, text).
 
-    Images that come faster than steps are made push out the oldest that wait: those are shed.
+    Images that come faster than steps are made push out the oldest that wait: those are shed. every, every_seconds: a
+    checkpoint is written after so many steps, and at most so many seconds after a change.
     """
 
     def __init__(
@@ -46,9 +52,11 @@ class Learner(threading.Thread):
         event: Callable[[str, str], None],
         checkpoints: Checkpoints | None = None,
         every: int = 20,
+        every_seconds: float = 60.0,
     ) -> None:
         super().__init__(name="learner", daemon=True)
         self.adapter, self.gate, self.pace, self.every = adapter, gate, pace, every
+        self.every_seconds, self.clock = every_seconds, time.monotonic
         self.publish, self.pressure, self.event, self.checkpoints = publish, pressure, event, checkpoints
         self.off = adapter.method.name in ("none", "lame")  # nothing that these would learn
         self.paused = False
@@ -62,7 +70,9 @@ class Learner(threading.Thread):
         self._changed = threading.Condition()
         self._stopping = self._busy = False
         self._failures, self._last_shed = 0, -1e9
-        adapter.method.breathe = gate.pass_through
+        self._published: dict[str, Tensor] = {}
+        self._unsaved_since: float | None = None  # None: the newest checkpoint holds the present state
+        adapter.method.breathe = self._breathe
 
     # ---- from other threads
 
@@ -117,14 +127,17 @@ class Learner(threading.Thread):
     def mode(self) -> Mode:
         if self.off or self.paused:
             return "off" if self.off else "paused"
-        if self.pressure() or time.monotonic() - self._last_shed < 2:
+        busy = self._busy
+        if (self.pressure() and not busy) or time.monotonic() - self._last_shed < 2:
             return "shedding"
-        return "adapting" if self._busy else "waiting"
+        return "adapting" if busy else "waiting"
 
     def stop(self) -> None:
+        """Give up the step under way, write the last checkpoint, and end."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
+        self.gate.release()
 
     # ---- this thread
 
@@ -140,6 +153,8 @@ class Learner(threading.Thread):
                 self._busy = True
                 self._learn(images)
                 self._busy = False
+            if self._seconds_to_checkpoint() <= 0:
+                self.checkpoint()
         while self._commands:
             self._commands.popleft()()
         self.checkpoint()
@@ -148,10 +163,10 @@ class Learner(threading.Thread):
         """Until there is something to do; looks again now and then, as pressure ends without a sign."""
         with self._changed:
             if not (self._commands or self._stopping or self._ready()):
-                self._changed.wait(0.1 if self._images else 5.0)
+                self._changed.wait(max(0.0, min(0.1 if self._images else 5.0, self._seconds_to_checkpoint())))
 
     def _ready(self) -> bool:
-        if self.off or self.paused or self.pressure():
+        if self.off or self.paused or (self.pressure() and not self.gate.overdue()):
             return False
         late = time.monotonic() - self._collecting_since > self.pace.adapt_wait and len(self._images) >= self.pace.enough
         return len(self._images) >= self.pace.adapt_batch or late
@@ -165,20 +180,32 @@ class Learner(threading.Thread):
             self._collecting_since = time.monotonic()
         return torch.stack(taken)
 
+    def _breathe(self) -> None:
+        """Between two halves of a block, forward and backward."""
+        self.gate.pass_through()
+        if self._stopping:
+            raise _AbandonedError
+
     def _learn(self, images: Tensor) -> None:
+        self.gate.start_step()
         try:
             self.adapter(images.to(self.adapter.method.vit.cls_token.device))
             assert self.adapter.last is not None
             self.last, self._failures = self.adapter.last, 0
+        except _AbandonedError:
+            load_tensors(self.adapter.method, self._published)  # some methods change them more than once in a step
+            return
         except Exception as error:
             log.exception("an adaptation step failed")
             self._give_up_step(error)
             return
+        finally:
+            self.gate.end_step()
         self.counters["images_adapted"] += len(images)
         if self.last.guard:
             self.counters["guard_events"] += 1
             self.event("guard", f"step {self.last.number}: {self.last.guard}")
-        self.show()
+        self._moved()
         if self.adapter.steps % self.every == 0:
             self._remember()
             self.checkpoint()
@@ -193,15 +220,15 @@ class Learner(threading.Thread):
         if self._failures >= _FAILURES:
             self.pause(True)
             self.event("pause", f"adaptation paused after {_FAILURES} failed steps in a row")
-        self.show()
+        self._moved()
 
     # ---- what commands are made of; only within `call`
 
     def show(self) -> None:
         """Hand the state to the answers."""
-        tensors = {name: value.clone() for name, value in self.adapter.method.tensors().items()}
+        self._published = {name: value.clone() for name, value in self.adapter.method.tensors().items()}
         self.drift = self.adapter.drift
-        self.publish(State(self.adapter.steps, tensors))
+        self.publish(State(self.adapter.steps, self._published))
 
     def reset(self) -> str:
         self.adapter.reset()
@@ -215,7 +242,7 @@ class Learner(threading.Thread):
         if not self._history:
             return self.reset()
         self.adapter.load_state_dict(self._history[-1])
-        self.show()
+        self._moved()
         self.checkpoint()
         return f"back to step {self.adapter.steps}"
 
@@ -225,18 +252,33 @@ class Learner(threading.Thread):
         return f"went on from the delta of step {self.adapter.steps}"
 
     def checkpoint(self) -> None:
-        if self.checkpoints is None or self.off:
+        """Write the state, unless the newest checkpoint holds it already: that would only push out the one before."""
+        if self.checkpoints is None or self.off or self._unsaved_since is None:
             return
         try:
             self.checkpoints.write(self.adapter, self.counters)
+            self._unsaved_since = None
         except OSError as error:  # a full disk must not end the adaptation
+            self.checkpoints.failures += 1
+            self._unsaved_since = self.clock()  # tried again after the same time
             self.event("error", f"no checkpoint: {error.strerror}")
+
+    def _seconds_to_checkpoint(self) -> float:
+        if self.checkpoints is None or self.off or self._unsaved_since is None:
+            return math.inf
+        return self._unsaved_since + self.every_seconds - self.clock()
+
+    def _moved(self) -> None:
+        """The state changed: answer with it, and write it down in time."""
+        self.show()
+        if self._unsaved_since is None:
+            self._unsaved_since = self.clock()
 
     def _start_again(self) -> None:
         self.last = None
         self._history.clear()
         self._remember()
-        self.show()
+        self._moved()
         self.checkpoint()
 
     def _remember(self) -> None:

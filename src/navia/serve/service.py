@@ -1,5 +1,6 @@
 """The service without its network: pictures in, answers out, adaptation behind them."""
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from navia.adapt.adapter import adapt
 from navia.adapt.statistics import SourceStatistics
-from navia.errors import InputError
+from navia.errors import InputError, NaviaError
 from navia.reduce import ReducerLike
 from navia.report.numbers import finite
 from navia.serve.answers import Answer, Answers
@@ -51,12 +52,13 @@ class Service:
         self.ready = False
         adapter = adapt(vit, method, reduce, source, **options)
         front = adapt(vit, method, reduce, source, guard=False, **options).method
-        gate, pace, limits = Gate(), self.settings.pace, self.settings.limits
+        pace, limits = self.settings.pace, self.settings.limits
+        gate = Gate(pace.share)
         self.watch = Watch(self.settings.keep_images, self._pulse)
         self.answers = Answers(front, gate, pace, limits.queue, self._answered, self._broken)
         self.learner = Learner(
             adapter, gate, pace, self.answers.publish, self._pressure, self._event, self.checkpoints,
-            self.settings.checkpoint_every,
+            self.settings.checkpoint_every, self.settings.checkpoint_seconds,
         )  # fmt: skip
         self._decoders = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1), thread_name_prefix="decoder")
         self._stop = threading.Event()
@@ -65,14 +67,15 @@ class Service:
 
     def start(self) -> None:
         """Go on from the last checkpoint, warm up, and be ready."""
-        self._event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
         if self.checkpoints is not None:
             self.checkpoints.claim()
+        self._event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
+        if self.checkpoints is not None:
             counters, said = self.checkpoints.restore(self.learner.adapter)
             self.learner.counters.update(counters)
             for text in said:
                 self._event("checkpoint", text)
-            self.learner.show()
+        self.learner.show()
         self._warm_up()
         self.answers.start()
         self.learner.start()
@@ -80,14 +83,19 @@ class Service:
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
         self.ready = True
 
-    def stop(self) -> None:
-        """Answer what is under way, write a last checkpoint."""
+    def stop_adapting(self) -> None:
+        """Begin to stop: the step under way is given up and the last checkpoint written, while answers go on."""
         self.ready = False
+        self.learner.stop()
+
+    def stop(self) -> None:
+        """Answer what is under way, write a last checkpoint. Both threads have ended when this returns."""
+        self.stop_adapting()
+        self.answers.stop()
         self._stop.set()
-        for thread in (self.answers, self.learner):
-            thread.stop()
+        for thread in (self.learner, self.answers):
             if thread.is_alive():
-                thread.join(timeout=30)
+                thread.join()
         self._decoders.shutdown(wait=False, cancel_futures=True)
         if self.checkpoints is not None:
             self.checkpoints.release()
@@ -185,7 +193,8 @@ class Service:
 
     def _broken(self, text: str) -> None:
         self._event("error", text)
-        self.learner.call(self.learner.reset)
+        with contextlib.suppress(NaviaError):  # the service stops
+            self.learner.call(self.learner.reset)
 
     def _pressure(self) -> bool:
         return self.answers.waiting >= self.settings.pace.batch

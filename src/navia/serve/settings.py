@@ -28,7 +28,8 @@ class Limits:
 class Pace:
     """batch, wait: at most so many images are answered together, and the first waits at most so many seconds for others.
     adapt_batch: images of one adaptation step. adapt_wait: a step is made with fewer (but at least `enough`) when the first
-    of them has waited so long. threads: of the adaptation, beside those of the answers."""
+    of them has waited so long. threads: of the adaptation, beside those of the answers. share: of the time that adaptation
+    gets at least, however many requests come (0: none)."""
 
     batch: int = 16
     wait: float = 0.005
@@ -36,12 +37,14 @@ class Pace:
     adapt_wait: float = 30.0
     enough: int = 8
     threads: int = 1
+    share: float = 0.2
 
 
 @dataclass(frozen=True)
 class Settings:
     """keys: name -> secret; empty: no key is asked for (loopback only). names: hosts under which a proxy serves this, as
-    in the address of a page. keep_images: pictures kept for the dashboard."""
+    in the address of a page. keep_images: pictures kept for the dashboard. checkpoint_every, checkpoint_seconds: a checkpoint
+    is written after so many steps, and at most so many seconds after a step."""
 
     pace: Pace = field(default_factory=Pace)
     limits: Limits = field(default_factory=Limits)
@@ -49,6 +52,7 @@ class Settings:
     names: tuple[str, ...] = ()
     keep_images: int = 12
     checkpoint_every: int = 20
+    checkpoint_seconds: float = 60.0
 
 
 def is_loopback(host: str | None) -> bool:
