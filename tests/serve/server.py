@@ -51,16 +51,22 @@ class Server:
 
 @contextmanager
 def serving(
-    *options: str, log: Path, key: str | None = None, base: Sequence[str] = EMBEDDED, one_thread: bool = True
+    *options: str,
+    log: Path,
+    key: str | None = None,
+    base: Sequence[str] = EMBEDDED,
+    one_thread: bool = True,
+    **environment_options: str,
 ) -> Iterator[Server]:
     """Start it on a free port and wait until it is ready; whatever happens, it ends. one_thread: unless OMP_NUM_THREADS
-    says otherwise, as tests share the cores."""
+    says otherwise, as tests share the cores. environment_options: given as variables instead of arguments."""
     environment = dict(os.environ)
     if one_thread:
         environment.setdefault("OMP_NUM_THREADS", "1")
     environment.pop("NAVIA_KEY", None)
     if key is not None:
         environment["NAVIA_KEY"] = key
+    environment |= {f"NAVIA_SERVE_{name.upper()}": value for name, value in environment_options.items()}
     command = [sys.executable, "-m", "navia.cli", "serve", *base, "--port", "0", *options]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)

@@ -1,8 +1,15 @@
 """What survives: a stop, a kill, a damaged file, somebody else's file."""
 
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
 from torch import Tensor
 
@@ -12,7 +19,7 @@ from navia.errors import InputError
 from navia.images.domain import Domain
 from navia.images.sample import unseen_images
 from navia.serve.checkpoints import Checkpoints
-from tests.serve.server import serving
+from tests.serve.server import EMBEDDED, serving, until
 
 VIT = navia.load("embedded")
 
@@ -101,18 +108,27 @@ def send(client: navia.Client, count: int, start: int = 0) -> int:
 
 
 def test_kill_and_restart(tmp_path: Path) -> None:
-    """kill -9 under load costs at most `every` steps; a clean end costs none. Counters and state agree."""
-    options = ("--state", str(tmp_path / "state"), "--every", "2", "--adapt-batch", "8")
-    with serving(*options, log=tmp_path / "first") as server:
-        client = server.client()
-        while (seen := send(client, 8)) < 5:
+    """kill -9 costs what came after the newest checkpoint, by time or by number of steps; a clean end costs nothing, though
+    a request is still under way. Counters and state agree."""
+    state = tmp_path / "state"
+    options = ("--state", str(state), "--adapt-batch", "8", "--every")
+    with serving(*options, "1000", log=tmp_path / "first", every_seconds="0.1") as server:
+        while (seen := send(server.client(), 8)) < 2:
             pass
+        until(lambda: (server.client().status()["checkpoint"]["step"] or 0) >= seen)
         server.kill()
-    with serving(*options, log=tmp_path / "second") as server:
+    with serving(*options, "2", log=tmp_path / "second") as server:
+        client = server.client()
+        start = client.status()["adaptation"]["step"]
+        assert start >= seen
+        while (seen := send(client, 8)) < start + 3:
+            pass
+        second_service_is_refused(*options, "2")
+        server.kill()
+    with serving(*options, "2", log=tmp_path / "third") as server:
         status = server.client().status()
         step = status["adaptation"]["step"]
         assert step >= seen - 2
-        assert step % 2 == 0
         assert status["adaptation"]["images_adapted"] == 8 * step
         assert any("went on from step" in event["text"] for event in status["events"])
         while send(server.client(), 8) <= step:
@@ -120,7 +136,26 @@ def test_kill_and_restart(tmp_path: Path) -> None:
         server.client().pause()
         server.client().save_delta(tmp_path / "delta")  # comes after the step that may be under way
         left = server.client().status()["adaptation"]
+        head = b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png\r\ncontent-length: 1000\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            slow.sendall(head + b"x")
+            until(lambda: server.client().ready())  # the service reads from that connection too by now
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: saved(state) == (left["step"], left["images_adapted"]))
+            assert server.process.poll() is None  # the request is waited for; the checkpoint did not wait
         assert server.end() == 0
-    with serving(*options, log=tmp_path / "third") as server:
-        status = server.client().status()["adaptation"]
-        assert (status["step"], status["images_adapted"]) == (left["step"], left["images_adapted"])
+
+
+def saved(state: Path) -> tuple[int, int]:
+    """Step and images adapted in the newest checkpoint."""
+    with safetensors.safe_open(state / "delta.safetensors", "pt") as file:
+        notes = file.metadata()
+    return int(notes["steps"]), json.loads(notes["serve"])["images_adapted"]
+
+
+def second_service_is_refused(*options: str) -> None:
+    """With one sentence, and nothing else."""
+    command = [sys.executable, "-m", "navia.cli", "serve", *EMBEDDED, "--port", "0", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"navia: another service keeps its state in '.*'; give each its own --state\n", done.stderr)

@@ -1,6 +1,7 @@
 """The service without its network: answers, the adaptation behind them, and what goes wrong between the two."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from navia.serve.answers import Answer, BusyError, State
 from navia.serve.app import _within
 from navia.serve.checkpoints import Checkpoints
 from navia.serve.gate import Gate
+from navia.serve.metrics import metrics
 from navia.serve.service import Service
 from navia.serve.settings import Limits, Pace, Settings
 from navia.serve.status import recent, status
@@ -214,9 +216,55 @@ def test_a_full_disk_does_not_end_the_adaptation(make: Callable[..., Service], i
         answer(service, images[:8])
         until(lambda: any("no checkpoint" in event.text for event in status(service).events))
     assert service.alive
+    assert "navia_checkpoint_failures_total 1.0" in metrics(service).decode()
+    assert "navia_checkpoint_age_seconds" not in metrics(service).decode()  # there is none
+    told = status(service).checkpoint
+    assert told is not None
+    assert (told.failures, told.seconds_ago) == (1, None)
     assert not list(tmp_path.glob("*.safetensors*"))
     answer(service, images[8:16])
     until(lambda: service.checkpoints is not None and service.checkpoints.step == 2)
+    assert re.search(r"^navia_checkpoint_age_seconds \d", metrics(service).decode(), re.MULTILINE)
+    assert "navia_checkpoint_failures_total 1.0" in metrics(service).decode()
+
+
+def test_a_checkpoint_is_written_some_time_after_a_step(
+    make: Callable[..., Service], images: Tensor, tmp_path: Path
+) -> None:
+    service, now = make(state=tmp_path, every=1000), [0.0]
+    service.learner.clock = lambda: now[0]
+    assert service.checkpoints is not None
+    answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+
+    def later(seconds: float) -> int | None:
+        now[0] += seconds
+        for _ in range(2):  # the learner looks once more after each
+            service.learner.call(lambda: None).result(60)
+        assert service.checkpoints is not None
+        return service.checkpoints.step
+
+    assert later(59.0) is None
+    assert later(1.5) == 1
+    first = service.checkpoints.current.read_bytes()
+    later(1000)  # nothing moved since
+    assert service.checkpoints.current.read_bytes() == first
+    assert not service.checkpoints.previous.exists()
+
+
+def test_an_idle_restart_pushes_no_checkpoint_out(make: Callable[..., Service], images: Tensor, tmp_path: Path) -> None:
+    service = make(state=tmp_path, every=1)
+    for start in (0, 8):
+        answer(service, images[start : start + 8])
+        until(lambda n=start // 8 + 1: service.answers.step == n)
+    service.stop()
+    files = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+    assert len(files) == 2
+    again = make(state=tmp_path)
+    assert again.answers.step == 2
+    answer(again, images[:4])  # too few for a step
+    again.stop()
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == files
 
 
 def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(

@@ -25,7 +25,7 @@ from navia.errors import InputError, NaviaError
 from navia.serve.access import Access, Refusal
 from navia.serve.answers import BusyError
 from navia.serve.dashboard import FILES
-from navia.serve.messages import Done, PredictBody, PredictReply, Problem, RecentReply, Status
+from navia.serve.messages import Done, PredictBody, PredictReply, Problem, Ready, RecentReply, Status
 from navia.serve.metrics import metrics
 from navia.serve.service import Service
 from navia.serve.settings import TOP, Limits
@@ -181,11 +181,14 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         return {"status": "ok"}
 
     @app.get("/readyz", responses={403: {"model": Problem}, 503: {"model": Problem}})
-    async def readyz() -> dict[str, str]:
-        """Whether requests may be sent here."""
+    async def readyz() -> Ready:
+        """Whether requests may be sent here, and how old the newest checkpoint is."""
         if not (service.ready and service.alive):
             raise HTTPException(503, "not ready")
-        return {"status": "ready"}
+        written = service.checkpoints
+        return Ready(
+            checkpoint_seconds_ago=written.age if written else None, checkpoint_failures=written.failures if written else 0
+        )
 
 
 def _add_page(app: FastAPI) -> None:

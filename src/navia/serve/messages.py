@@ -83,8 +83,18 @@ class Adaptation(_Message):
 
 class Checkpoint(_Message):
     every: Annotated[int, Field(description="Steps between two.")]
+    every_seconds: Annotated[float, Field(description="From a step to its checkpoint, at most.")]
     step: Annotated[int | None, Field(description="That the last one holds; None: none written yet.")]
     seconds_ago: float | None
+    failures: Annotated[int, Field(description="Writes that failed since the start of the process.")]
+
+
+class Ready(_Message):
+    """What /readyz says of a service that is ready."""
+
+    status: Literal["ready"] = "ready"
+    checkpoint_seconds_ago: Annotated[float | None, Field(description="Age of the newest checkpoint; None: there is none.")]
+    checkpoint_failures: Annotated[int, Field(description="Writes of checkpoints that failed since the start.")]
 
 
 class Event(_Message):

@@ -30,6 +30,11 @@ class _Collector:
         yield CounterMetricFamily("navia_images_shed", "Images left out of adaptation.", learner.counters["images_shed"])
         yield CounterMetricFamily("navia_guard_events", "Verdicts of the guard.", learner.counters["guard_events"])
         yield GaugeMetricFamily("navia_parameter_drift", "Relative move of the tuned parameters.", learner.drift)
+        checkpoints = self.service.checkpoints
+        if checkpoints is not None:
+            yield CounterMetricFamily("navia_checkpoint_failures", "Checkpoints not written.", checkpoints.failures)
+            if checkpoints.age is not None:
+                yield GaugeMetricFamily("navia_checkpoint_age_seconds", "Age of the newest checkpoint.", checkpoints.age)
         mode = GaugeMetricFamily("navia_adaptation_state", "1 for the present state.", labels=["state"])
         now = learner.mode
         for name in get_args(Mode):

@@ -50,8 +50,9 @@ def policy(service: Service) -> str:
         return f"{service.method} does not adapt."
     return (
         f"A step for every {pace.adapt_batch} answered images, or for at least {pace.enough} after {pace.adapt_wait:g} s. "
-        f"It rests while an answer is under way, and none begins while {pace.batch} or more images wait for theirs. Of the "
-        f"images answered meanwhile the last {2 * pace.adapt_batch} are kept for it, older ones are shed."
+        f"It rests while an answer is under way, and none begins while {pace.batch} or more images wait for theirs, but "
+        f"adaptation gets at least {pace.share:.0%} of the time. Of the images answered meanwhile the last "
+        f"{2 * pace.adapt_batch} are kept for it, older ones are shed."
     )
 
 
@@ -90,8 +91,13 @@ def _adaptation(service: Service) -> Adaptation:
 
 
 def _checkpoint(service: Service) -> Checkpoint | None:
-    if service.checkpoints is None:
+    settings, written = service.settings, service.checkpoints
+    if written is None:
         return None
-    written = service.checkpoints.written
-    ago = None if written is None else max(0.0, time.time() - written)
-    return Checkpoint(every=service.settings.checkpoint_every, step=service.checkpoints.step, seconds_ago=ago)
+    return Checkpoint(
+        every=settings.checkpoint_every,
+        every_seconds=settings.checkpoint_seconds,
+        step=written.step,
+        seconds_ago=written.age,
+        failures=written.failures,
+    )
