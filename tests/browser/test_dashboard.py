@@ -178,6 +178,45 @@ def test_a_label_is_text_whatever_it_holds(watched: Any, server: Server) -> None
     assert shown == [label, label, 0]
 
 
+RESTARTED = """async () => {
+  const [{ render }, { drawCharts }] = [await import('/sections.js'), await import('/charts.js')];
+  const status = await (await fetch('/v1/status')).json();
+  Object.assign(status.served, { images: 0, requests: 0, window_images: 0, images_per_second: 0, p50_ms: null });
+  Object.assign(status.adaptation, { step: 40, images_adapted: 320, drift: 0.02, step_seconds: null });
+  status.classes = [];
+  const all = (value) => status.series.time.map(() => value);
+  for (const name of ['p50_ms', 'p95_ms', 'entropy', 'discrepancy']) status.series[name] = all(null);
+  Object.assign(status.series, { images_per_second: all(0), shed: all(0), drift: all(0.02), step: all(40) });
+  render(status, status.started, { images: 0, shown: [] });
+  drawCharts(status);
+  const ids = ['rate', 'p50-more', 'adapted', 'last-step', 'classes-note', 'pictures-note'];
+  const plots = [...document.querySelectorAll('svg.plot')].map((plot) => plot.textContent.includes('no image yet'));
+  return [Object.fromEntries(ids.map((id) => [id, document.getElementById(id).textContent])), plots];
+}"""
+
+
+def test_a_restart_without_images_does_not_contradict_itself(watched: Any) -> None:
+    """What comes from the checkpoint is shown; what counts from the start is nothing yet, everywhere alike."""
+    some_seconds = "fetch('/v1/status').then(reply => reply.json()).then(status => status.series.time.length)"
+    until(watched, lambda: watched.evaluate(some_seconds) > 2)
+    told, without_image = watched.evaluate(RESTARTED)
+    assert told == {
+        "rate": "–",
+        "p50-more": "no request yet",
+        "adapted": "320",
+        "last-step": "none since the start",
+        "classes-note": "No image yet.",
+        "pictures-note": "No image yet.",
+    }
+    assert without_image == [True, True, True, True, False]  # the drift is known
+
+
+def test_the_page_says_what_its_numbers_are_about(watched: Any, server: Server) -> None:
+    with server.client() as client:
+        assert client.status()["window"] == 300
+    assert "about the last five minutes" in watched.locator(".numbers + .note").inner_text()
+
+
 # ---- what it does
 
 

@@ -13,21 +13,23 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 import navia
-from navia.serve.access import OPEN, Access, Buckets
+from navia.serve.access import _MOST_BUCKETS, OPEN, Access, Buckets
 from navia.serve.client import ServiceError
 from navia.serve.settings import Limits, Settings
 from tests.serve.server import Server, serving
 
-KEY, OTHER = "a-secret-of-the-first-user", "a-secret-of-the-second-user"
+KEY, OTHER, COLONS = "a-secret-of-the-first-user", "a-secret-of-the-second-user", "a:secret:with:colons"
+VARIABLE = "another:secret:with:colons"
+WRONG_KEYS = 200  # a minute; tests send fewer, but for the one that counts them
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
-    (folder / "keys").write_text(f"first:{KEY}\n\n{OTHER}\n")
+    (folder / "keys").write_text(f"first:{KEY}\n\n{OTHER}\nthird:{COLONS}\n")
     options = ("--key-file", str(folder / "keys"), "--max-body", "0.1", "--timeout", "2", "--rate", "5", "--burst", "30")
-    options += ("--name", "navia.example")
-    with serving(*options, log=folder / "log") as running:
+    options += ("--name", "navia.example", "--wrong-keys", str(WRONG_KEYS))
+    with serving(*options, log=folder / "log", key=VARIABLE) as running:
         yield running
 
 
@@ -55,7 +57,7 @@ def test_nothing_without_a_key(server: Server, verb: str, path: str, given: str 
     assert "key" in str(reply["error"])
 
 
-@pytest.mark.parametrize("key", [KEY, OTHER])
+@pytest.mark.parametrize("key", [KEY, OTHER, COLONS, VARIABLE])
 def test_each_key_opens(server: Server, key: str) -> None:
     assert navia.Client(server.url, key=key).status()["model"] == "embedded"
 
@@ -202,6 +204,31 @@ def test_too_many_requests(server: Server) -> None:
     assert navia.Client(server.url, key=OTHER).status()["served"]["refused"]["rate"] >= 1
 
 
+def test_wrong_keys_are_throttled(server: Server) -> None:
+    """The first so many a minute are told that they are wrong, the others when to come again; right ones are let in."""
+
+    def try_key(given: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+        connection.request("GET", "/v1/status", headers={"authorization": f"Bearer {given}"})
+        reply = connection.getresponse()
+        reply.read()
+        return reply
+
+    replies = (try_key(f"a-guess-at-the-secret-{i}") for i in range(100 * WRONG_KEYS))
+    refused = next(reply for reply in replies if reply.status != 401)
+    assert refused.status == 429
+    assert 1 <= int(str(refused.getheader("retry-after"))) <= 2
+    assert try_key(OTHER).status == 200
+    assert ask(server, "GET", "/v1/status")[0] == 401  # no key at all: the page asks for one
+
+
+def test_few_callers_are_remembered() -> None:
+    buckets = Buckets(rate=1, burst=1)
+    for number in range(_MOST_BUCKETS + 500):
+        assert buckets.wait(str(number), 0.0) == 0
+    assert len(buckets._left) == _MOST_BUCKETS
+
+
 def test_buckets_fill_again() -> None:
     buckets = Buckets(rate=2, burst=3)
     assert [buckets.wait("a", 0.0) for _ in range(3)] == [0, 0, 0]
@@ -223,6 +250,12 @@ def test_keys_are_needed_beyond_this_machine(tmp_path: Path) -> None:
         (("--key-file", str(_file(tmp_path / "short", "short"))), "too short"),
         (("--key-file", str(_file(tmp_path / "empty", "\n"))), "no keys"),
         (("--key-file", str(_file(tmp_path / "twice", f"a:{KEY}\na:{OTHER}"))), "two keys are named 'a'"),
+        (("--key-file", str(_file(tmp_path / "foreign", "anna:schlüssel-schlüssel"))), "'anna' is no key: ASCII"),
+        (("--key-file", str(_file(tmp_path / "spaces", "anna:two words are too much"))), "'anna' is no key: ASCII"),
+        (
+            ("--key-file", str(_file(tmp_path / "nameless", "?a=b:a-key-that-has-a-colon"))),
+            "line 1 of the key file: a key with",
+        ),
     ):
         result = invoke("serve", "--model", "embedded", *arguments)
         assert result.exit_code != 0

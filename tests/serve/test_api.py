@@ -2,11 +2,15 @@
 
 import asyncio
 import base64
+import collections
 import http.client
 import io
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,14 +18,18 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import schemathesis
+import torch
+import uvicorn
 from PIL import Image
 from starlette.requests import Request
 
 import navia
 from navia.images.sample import CLASSES, unseen_images
-from navia.serve.app import _form
+from navia.serve.answers import Answer
+from navia.serve.app import _form, make_app
 from navia.serve.client import ServiceError
 from navia.serve.messages import PredictReply, Status
+from navia.serve.service import Service
 from navia.serve.settings import Limits
 from tests.serve.server import Server, full_disk, serving, until
 
@@ -69,7 +77,10 @@ def test_every_way_to_send_a_picture_gives_the_same_answer(server: Server) -> No
         post(server, encoded(png()), "application/json"),
         post(server, *form([png()])),
     ]
-    replies += [post(server, npy(np.asarray(PICTURES.read(0))), "application/octet-stream")]
+    array = npy(np.asarray(PICTURES.read(0)))
+    replies += [post(server, array, kind) for kind in ("application/octet-stream", "application/x-npy", "image/npy")]
+    replies += [post(server, encoded(array), "application/json"), post(server, *form([array]))]
+    replies += [post(server, png(), "application/octet-stream")]
     tops = []
     for code, reply in replies:
         assert code == 200, reply
@@ -116,6 +127,21 @@ def test_the_client_takes_what_people_have(server: Server, tmp_path: Path) -> No
         client.predict(tmp_path / "missing.png")
 
 
+def test_ways_to_send_a_picture_that_are_described(server: Server) -> None:
+    """The API's description, its documentation and the refusal of others name the same types."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection.request("GET", "/openapi.json")
+    described = json.loads(connection.getresponse().read())["paths"]["/v1/predict"]["post"]["requestBody"]["content"]
+    assert set(described) == {
+        "application/json", "multipart/form-data", "image/*", "application/octet-stream", "application/x-npy",
+    }  # fmt: skip
+    refusal = post(server, b"x", "text/plain")[1]["error"]
+    documented = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    for kind in described:
+        assert kind in refusal
+        assert f"`{kind}`" in documented
+
+
 def test_one_bad_picture_is_named_and_fails_its_request_alone(server: Server) -> None:
     client = server.client()
     with pytest.raises(ServiceError, match="image 1: cannot read the image: it is of no known kind") as caught:
@@ -135,7 +161,7 @@ def test_one_bad_picture_is_named_and_fails_its_request_alone(server: Server) ->
         (b'{"images": ["aGk="], "path": "/etc"}', "application/json", 422, "path"),
         (b'{"images": ["aGk="], "top": 0}', "application/json", 422, "top"),
         (b"[" * 100_000, "application/json", 422, "body"),
-        (b"x", "text/plain", 415, "send"),
+        (b"x", "text/plain", 415, "image/*, application/octet-stream or application/x-npy"),
         (b"x", "multipart/form-data", 400, "form"),
         (b"x", "multipart/form-data; boundary=b", 400, "form"),
         (*form([]), 422, "no image"),
@@ -158,6 +184,63 @@ def test_who_hangs_up_is_counted_and_no_error_of_the_service(server: Server) -> 
         connection.sendall(head + b"x")
     until(lambda: client.status()["served"]["refused"].get("gone") == 1)
     assert "error" not in client.status()["served"]["refused"]
+
+
+class Watched(torch.Tensor):
+    """Probabilities whose sorting waits until `healthy` is set, at most a minute."""
+
+    healthy = threading.Event()
+    sorting = threading.Event()
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, given: Any = (), more: Any = None) -> Any:
+        if function is torch.Tensor.topk:
+            cls.sorting.set()
+            cls.healthy.wait(60)
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*given, **(more or {}))
+
+
+def test_others_are_answered_while_a_large_reply_is_written() -> None:
+    """64 images times 1,000 classes. The reply cannot be finished before /healthz has answered."""
+    service = Service(navia.load("embedded"), "none")
+    service.names = tuple(f'class "{i}" ü' for i in range(1000))
+    service._labels = [json.dumps(name) for name in service.names]
+    shares = torch.rand(64, 1000, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
+    service.start()
+    submit = service.answers.submit
+
+    def submitted(images: torch.Tensor) -> "Future[Answer]":
+        answer = replace(submit(images).result(60), probabilities=shares.as_subclass(Watched), entropy=torch.ones(64))
+        future: Future[Answer] = Future()
+        future.set_result(answer)
+        return future
+
+    service.answers.submit = submitted  # type: ignore[method-assign]
+    running = uvicorn.Server(uvicorn.Config(make_app(service), port=0, log_level="error"))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        until(lambda: running.started)
+        port = running.servers[0].sockets[0].getsockname()[1]
+        with ThreadPoolExecutor(1) as pool:
+            client = navia.Client(f"http://127.0.0.1:{port}", timeout=120)
+            asked = pool.submit(client.predict_many, [png()] * 64, 1000)
+            assert Watched.sorting.wait(60)
+            other = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            other.request("GET", "/healthz")
+            assert other.getresponse().status == 200
+            Watched.healthy.set()
+            predictions = asked.result(60)
+    finally:
+        Watched.healthy.set()
+        running.should_exit = True
+        thread.join(60)
+        service.stop()
+    assert [len(prediction["top"]) for prediction in predictions] == [1000] * 64
+    for prediction, row in zip(predictions, shares, strict=True):
+        best = prediction["top"][0]
+        assert best == {"index": int(row.argmax()), "label": f'class "{row.argmax()}" ü', "probability": float(row.max())}
 
 
 def test_files_of_a_form_are_not_written_to_disk() -> None:
@@ -233,10 +316,38 @@ def test_dashboards_that_are_open_together_are_told_the_same(server: Server) -> 
         connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
         connection.request("GET", "/v1/events")
         replies.append(connection.getresponse())
-    seen = [{json.loads([reply.readline() for _ in range(3)][1][6:])["uptime"] for _ in range(5)} for reply in replies]
+    seen: list[set[float]] = [set(), set(), set()]
+    for _ in range(30):  # the first may differ, and one may come in before or after
+        for told, reply in zip(seen, replies, strict=True):
+            told.add(json.loads([reply.readline() for _ in range(3)][1][6:])["uptime"])
+        if len(seen[0] & seen[1] & seen[2]) >= 2:
+            break
     for reply in replies:
         reply.close()
-    assert len(seen[0] & seen[1] & seen[2]) >= 2  # the first may differ, and one may come in before or after
+    assert len(seen[0] & seen[1] & seen[2]) >= 2
+
+
+def test_no_more_dashboards_than_allowed_however_they_come(server: Server) -> None:
+    """All at once: 16 get a place. Who hangs up, also without having read anything, gives it back."""
+    place = urlsplit(server.url)
+
+    def open_all(count: int, read: bool = True) -> collections.Counter[bytes]:
+        opened = [socket.create_connection((place.hostname, place.port), timeout=60) for _ in range(count)]
+        for connection in opened:
+            connection.sendall(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        codes = collections.Counter(connection.recv(65536).split(b" ")[1] for connection in opened if read)
+        for connection in opened:
+            connection.close()
+        return codes
+
+    def sixteen_of_sixty() -> bool:
+        codes = open_all(60)
+        assert codes[b"200"] <= 16
+        return codes == {b"200": 16, b"503": 44}
+
+    until(sixteen_of_sixty)
+    open_all(40, read=False)
+    until(sixteen_of_sixty)
 
 
 def test_prometheus_reads_the_metrics(server: Server) -> None:
@@ -252,6 +363,16 @@ def test_prometheus_reads_the_metrics(server: Server) -> None:
     assert buckets == sorted(buckets)
     assert buckets[-1] == served["requests"]
     assert sum(sample.value for sample in families["navia_adaptation_state"].samples) == 1
+
+
+def test_readiness_tells_of_the_checkpoints(server: Server) -> None:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection.request("GET", "/readyz")
+    told = json.loads(connection.getresponse().read())
+    assert set(told) == {"status", "checkpoint_seconds_ago", "checkpoint_failures"}
+    assert (told["status"], told["checkpoint_failures"]) == ("ready", 0)
+    connection.request("GET", "/metrics")
+    assert b"navia_checkpoint_failures_total 0.0" in connection.getresponse().read()
 
 
 def test_recent_pictures(server: Server) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -407,10 +406,17 @@ def test_a_paused_service_answers_and_does_not_adapt(make: Callable[..., Service
 
 
 def test_few_images_are_learned_from_after_a_while(make: Callable[..., Service], images: Tensor) -> None:
-    service = make(pace=Pace(batch=8, wait=0, adapt_batch=32, adapt_wait=0.2, enough=8))
+    service, now = make(pace=Pace(batch=8, wait=0, adapt_batch=32, adapt_wait=30, enough=8)), [0.0]
+    service.learner.clock = lambda: now[0]
+
+    def let_it_look() -> None:
+        for _ in range(2):  # it looks once more after each
+            service.learner.call(lambda: None).result(60)
+
     answer(service, images[:7])
-    time.sleep(0.5)
-    assert service.answers.step == 0
+    now[0] = 31.0
+    let_it_look()
+    assert service.learner.waiting == 7  # too few
     answer(service, images[7:8])
     until(lambda: service.answers.step == 1)
 
@@ -537,7 +543,7 @@ def test_answers_keep_their_threads_though_the_learner_asks_for_one(make: Callab
             told(batch, given)
 
         service.answers.answered = notice
-        time.sleep(0.2)  # the learner has asked by now
+        service.learner.call(lambda: None).result(60)  # the learner has asked by now
         answer(service, images[:4])
         until(lambda: bool(seen))
     finally:

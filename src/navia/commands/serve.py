@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from navia.commands.terminal import (
     source_statistics,
 )
 from navia.errors import InputError, NaviaError
+from navia.serve.settings import is_key
 
 if TYPE_CHECKING:
     from navia.serve.service import Service
@@ -43,7 +45,8 @@ def serve(
     every: Annotated[int, typer.Option(help="Adaptation steps between checkpoints: what a kill may cost.", min=1)] = 20,
     every_seconds: Annotated[float, typer.Option(help="Seconds from a step to its checkpoint, at most.", min=0.1)] = 60.0,
     key_file: Annotated[
-        Path | None, typer.Option(help=f"API keys, a line each: KEY or NAME:KEY. Or one in ${KEY_VARIABLE}.")
+        Path | None,
+        typer.Option(help=f"API keys, a line each: NAME:KEY, or KEY without a colon. Or one key in ${KEY_VARIABLE}."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Images answered together, at most.", min=1)] = 16,
     wait: Annotated[float, typer.Option(help="Milliseconds that an image waits for others, at most.", min=0)] = 5.0,
@@ -59,6 +62,9 @@ def serve(
     max_images: Annotated[int, typer.Option(help="Images in one request.", min=1)] = 64,
     rate: Annotated[float, typer.Option(help="Requests a second of one key; 0: no limit.", min=0)] = 0.0,
     burst: Annotated[int, typer.Option(help="Requests of one key at once, with --rate.", min=1)] = 20,
+    wrong_keys: Annotated[
+        int, typer.Option(help="Wrong keys a minute from one address; more are refused with 429; 0: no limit.", min=0)
+    ] = 20,
     timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive, and for an answer.", min=0.1)] = 30.0,
     keep_images: Annotated[int, typer.Option(help="Pictures kept in memory for the dashboard; 0: none.", min=0)] = 12,
     crop_only: CropOnlyOption = False,
@@ -96,6 +102,7 @@ def serve(
             seconds=timeout,
             rate=rate,
             burst=burst,
+            wrong_keys=wrong_keys,
         ),
         keys=keys,
         names=tuple(name or ()),
@@ -155,24 +162,35 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
 
 
 def _keys(path: Path | None) -> dict[str, str]:
-    """name -> secret. Never from the command line, which every user of a machine can read."""
-    lines = [os.environ[KEY_VARIABLE]] if os.environ.get(KEY_VARIABLE) else []
-    if path is not None:
-        try:
-            lines += path.read_text().split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read keys from {str(path)!r}") from error
-    keys = {}
-    for number, line in enumerate(filter(None, map(str.strip, lines)), 1):
+    """name -> secret. Never from the command line, which every user of a machine can read.
+
+    The variable holds one key as it is. A line of the file is NAME:KEY, split at its first colon, or a KEY without colons.
+    """
+    alone = os.environ.get(KEY_VARIABLE, "").strip()
+    keys = {KEY_VARIABLE: alone} if alone else {}
+    for number, line in enumerate(_lines(path), 1):
         name, colon, secret = line.partition(":")
+        if colon and not re.fullmatch(r"[\w.-]+", name):
+            raise InputError(f"line {number} of the key file: a key with a colon needs a name before it, as NAME:KEY")
         name, secret = (name, secret) if colon else (f"key {number}", line)
-        if len(secret) < 16 or any(c.isspace() for c in secret):
-            raise InputError(
-                f"key {number} is too short or holds spaces: at least 16 characters, e.g. of openssl rand -hex 32"
-            )
         if name in keys:
             raise InputError(f"two keys are named {name!r}: give each a name of its own")
         keys[name] = secret
-    if path is not None and not keys:
-        raise InputError(f"no keys in {str(path)!r}")
+    for name, secret in keys.items():
+        if not is_key(secret):
+            raise InputError(f"{name!r} is no key: ASCII letters, digits and signs only, without spaces, fit into a header")
+        if len(secret) < 16:
+            raise InputError(f"{name!r} is too short: a key has at least 16 characters, e.g. of openssl rand -hex 32")
     return keys
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        lines = list(filter(None, map(str.strip, path.read_text(encoding="utf-8-sig").split("\n"))))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read keys from {str(path)!r}") from error
+    if not lines:
+        raise InputError(f"no keys in {str(path)!r}")
+    return lines

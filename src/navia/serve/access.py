@@ -47,6 +47,7 @@ class Access:
         self._keys = {name: _digest(secret) for name, secret in settings.keys.items()}
         self._names = {name.lower() for name in settings.names}
         self._buckets = Buckets(self.limits.rate, self.limits.burst)
+        self._wrong_keys = Buckets(self.limits.wrong_keys / 60, self.limits.wrong_keys)
         self._held = 0  # bytes of the bodies under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,11 +78,15 @@ class Access:
         self._check_host(headers)
         caller = self._caller(headers)
         if path not in OPEN:
+            address = (scope.get("client") or ("",))[0]
             if self._keys and caller is None:
+                wait = self._wrong_keys.wait(address) if "authorization" in headers else 0.0
+                if wait > 0:  # a right key is let in all the same: others may share the address
+                    raise Refusal(429, "key", "too many wrong keys", {"retry-after": str(int(wait) + 1)})
                 raise Refusal(
                     401, "key", "a valid API key is needed: Authorization: Bearer KEY", {"www-authenticate": "Bearer"}
                 )
-            wait = self._buckets.wait(caller or (scope.get("client") or ("",))[0])
+            wait = self._buckets.wait(caller or address)
             if wait > 0:
                 text = f"more than {self.limits.rate:g} requests a second"
                 raise Refusal(429, "rate", text, {"retry-after": str(int(wait) + 1)})

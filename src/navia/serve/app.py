@@ -18,6 +18,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from navia import __version__
 from navia.adapt.delta import DeltaError
@@ -32,6 +33,7 @@ from navia.serve.settings import TOP, Limits
 from navia.serve.status import recent, status
 
 _BYTES = "application/octet-stream"  # a delta as safetensors, or an array
+_ARRAYS = (_BYTES, "application/x-npy")  # for a picture as a file, too
 _FILE = {"type": "string", "format": "binary"}
 _EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
 
@@ -57,7 +59,7 @@ _PREDICT_BODY = {
                     "required": ["images"],
                 }
             },
-            "image/*": {"schema": _FILE},
+            **{kind: {"schema": _FILE} for kind in ("image/*", *_ARRAYS)},
         },
     }
 }
@@ -79,16 +81,18 @@ def make_app(service: Service, loopback: bool = True) -> FastAPI:
 
 
 def _add_predict(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/predict", responses=_problems(400, 415, 422, 503, 504), openapi_extra=_PREDICT_BODY)
-    async def predict(request: Request) -> PredictReply:
-        """Classify images: JSON with base64, a multipart form of files, or one picture as the body."""
+    problems = _problems(400, 415, 422, 503, 504)
+
+    @app.post("/v1/predict", response_model=PredictReply, responses=problems, openapi_extra=_PREDICT_BODY)
+    async def predict(request: Request) -> Response:
+        """Classify images: JSON with base64, a multipart form of files, or one picture or array as the body."""
         arrived = time.monotonic()
         files, top = await _files(request, service)
         images = await _within(service.decode(files), service)
         answer = await _within(service.answers.submit(images), service)
-        predictions = service.predictions(answer, top)
-        service.watch.replied(len(files), time.monotonic() - arrived)
-        return PredictReply(predictions=predictions, queue_ms=1000 * answer.waited, answer_ms=1000 * answer.took)
+        content = await asyncio.to_thread(service.reply, answer, top)  # other requests are not held up
+        service.watch.replied(time.monotonic() - arrived)
+        return Response(content, media_type="application/json")
 
 
 def _add_control(app: FastAPI, service: Service) -> None:
@@ -132,6 +136,19 @@ def _add_control(app: FastAPI, service: Service) -> None:
 def _add_watching(app: FastAPI, service: Service) -> None:
     listeners, told = 0, (-math.inf, "")  # when the last status was made for a stream, and its text
 
+    class EventStream(StreamingResponse):
+        """Takes its place among the dashboards before anything is sent, and gives it back however it ends."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal listeners
+            if listeners >= service.settings.limits.streams:
+                raise Refusal(503, "streams", "too many dashboards are open")
+            listeners += 1
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                listeners -= 1
+
     @app.get("/v1/status", responses=_problems())
     async def get_status() -> Status:
         """Everything about the service at this moment."""
@@ -145,21 +162,14 @@ def _add_watching(app: FastAPI, service: Service) -> None:
     @app.get("/v1/events", responses=_problems(503) | {200: {"content": {"text/event-stream": {"schema": _EVENT}}}})
     async def events(once: bool = False) -> StreamingResponse:
         """The status once a second, as server-sent events (once: a single one)."""
-        if listeners >= service.settings.limits.streams:
-            raise Refusal(503, "streams", "too many dashboards are open")
-        return StreamingResponse(stream(once), media_type="text/event-stream")
+        return EventStream(stream(once), media_type="text/event-stream")
 
     async def stream(once: bool) -> AsyncIterator[str]:
-        nonlocal listeners
-        listeners += 1
-        try:
-            while service.ready:
-                yield f"event: status\ndata: {status_text()}\n\n"
-                if once:
-                    return
-                await asyncio.sleep(1 - time.monotonic() % 1)  # all at the same moment, so that one status does for all
-        finally:
-            listeners -= 1
+        while service.ready:
+            yield f"event: status\ndata: {status_text()}\n\n"
+            if once:
+                return
+            await asyncio.sleep(1 - time.monotonic() % 1)  # all at the same moment, so that one status does for all
 
     def status_text() -> str:
         nonlocal told
@@ -264,14 +274,13 @@ async def _files(request: Request, service: Service) -> tuple[list[bytes], int]:
     limits = service.settings.limits
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        body = _json_body(await request.body())
-        files, top = [_base64(text, i) for i, text in enumerate(body.images)], body.top
+        files, top = await asyncio.to_thread(_json_files, await request.body())
     elif kind == "multipart/form-data":
         files, top = await _form(request, limits)
-    elif kind.startswith("image/") or kind == _BYTES:
+    elif kind.startswith("image/") or kind in _ARRAYS:
         files, top = [await request.body()], TOP
     else:
-        raise Refusal(415, "type", "send application/json, multipart/form-data or image/*")
+        raise Refusal(415, "type", f"send application/json, multipart/form-data, image/*, {' or '.join(_ARRAYS)}")
     if not files:
         raise Refusal(422, "request", "no image in the request")
     if len(files) > limits.images:
@@ -279,11 +288,12 @@ async def _files(request: Request, service: Service) -> tuple[list[bytes], int]:
     return files, top
 
 
-def _json_body(content: bytes) -> PredictBody:
+def _json_files(content: bytes) -> tuple[list[bytes], int]:
     try:
-        return PredictBody.model_validate_json(content)
+        body = PredictBody.model_validate_json(content)
     except pydantic.ValidationError as error:
         raise Refusal(422, "request", _said(error.errors())) from error
+    return [_base64(text, i) for i, text in enumerate(body.images)], body.top
 
 
 def _said(errors: Sequence[Any]) -> str:

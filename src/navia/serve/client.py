@@ -4,6 +4,7 @@ import base64
 import http.client
 import io
 import json
+import selectors
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,9 @@ import numpy as np
 from PIL import Image
 
 from navia.errors import NaviaError
-from navia.serve.settings import TOP
+from navia.serve.settings import TOP, is_key
+
+_IDEMPOTENT = ("GET", "PUT")  # asked twice, these do the same as once
 
 Picture = str | Path | bytes | Image.Image | np.ndarray
 
@@ -32,13 +35,16 @@ class Client:
         client = navia.Client("http://127.0.0.1:8000")
         client.predict("photo.jpg")["top"][0]["label"]
 
-    key: where the service asks for one. timeout: seconds for a reply.
+    key: where the service asks for one. timeout: seconds for a reply. When the connection drops, GET and PUT are asked once
+    more; POST (predict, pause, resume, rollback, reset) is not, as the service may have carried it out.
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8000", key: str | None = None, timeout: float = 60.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             raise ServiceError(f"a service has an address like http://127.0.0.1:8000, not {url!r}")
+        if key is not None and not is_key(key):
+            raise ServiceError("a key consists of ASCII letters, digits and signs, without spaces")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
         self._base, self._where = parts.path.rstrip("/"), f"{parts.scheme}://{parts.netloc}"
@@ -116,14 +122,26 @@ class Client:
         return content
 
     def _exchange(self, verb: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        self._close_if_dropped()
         try:
             self._connection.request(verb, path, body, headers)
             reply = self._connection.getresponse()
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            self._connection.close()  # the service closed the connection while nobody used it: a new one, once
+            if verb not in _IDEMPOTENT:  # the service may have done it already
+                raise
+            self._connection.close()
             self._connection.request(verb, path, body, headers)
             reply = self._connection.getresponse()
         return reply.status, reply.read()
+
+    def _close_if_dropped(self) -> None:
+        """The service closes connections that nobody uses: then the next request opens a new one."""
+        if self._connection.sock is None:
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection.sock, selectors.EVENT_READ)
+            if selector.select(timeout=0):  # nothing was asked, so all there can be is the end
+                self._connection.close()
 
 
 def _file(picture: Picture) -> bytes:

@@ -82,14 +82,14 @@ class Learner(threading.Thread):
             return
         with self._changed:
             if not self._images:
-                self._collecting_since = time.monotonic()
+                self._collecting_since = self.clock()
             self._images.extend(images)
             excess = len(self._images) - 2 * self.pace.adapt_batch
             for _ in range(max(0, excess)):
                 self._images.popleft()
             if excess > 0:
                 self.counters["images_shed"] += excess
-                self._last_shed = time.monotonic()
+                self._last_shed = self.clock()
             self._changed.notify()
 
     def call(self, action: Callable[[], Result]) -> "Future[Result]":
@@ -128,7 +128,7 @@ class Learner(threading.Thread):
         if self.off or self.paused:
             return "off" if self.off else "paused"
         busy = self._busy
-        if (self.pressure() and not busy) or time.monotonic() - self._last_shed < 2:
+        if (self.pressure() and not busy) or self.clock() - self._last_shed < 2:
             return "shedding"
         return "adapting" if busy else "waiting"
 
@@ -168,7 +168,7 @@ class Learner(threading.Thread):
     def _ready(self) -> bool:
         if self.off or self.paused or (self.pressure() and not self.gate.overdue()):
             return False
-        late = time.monotonic() - self._collecting_since > self.pace.adapt_wait and len(self._images) >= self.pace.enough
+        late = self.clock() - self._collecting_since > self.pace.adapt_wait and len(self._images) >= self.pace.enough
         return len(self._images) >= self.pace.adapt_batch or late
 
     def _take(self) -> Tensor | None:
@@ -177,7 +177,7 @@ class Learner(threading.Thread):
                 return None
             count = min(len(self._images), self.pace.adapt_batch)
             taken = [self._images.popleft() for _ in range(count)]
-            self._collecting_since = time.monotonic()
+            self._collecting_since = self.clock()
         return torch.stack(taken)
 
     def _breathe(self) -> None:

@@ -56,8 +56,9 @@ class Served(_Message):
     requests: int
     images: int
     refused: Annotated[dict[str, int], Field(description="Requests without an answer, by the reason.")]
-    images_per_second: Annotated[float, Field(description="Over the last ten seconds.")]
-    p50_ms: Annotated[float | None, Field(description="From the arrival of a request to its reply, over the last 1,000.")]
+    images_per_second: Annotated[float, Field(description="Over the window, or since the start where that is shorter.")]
+    window_images: Annotated[int, Field(description="Answered within the window.")]
+    p50_ms: Annotated[float | None, Field(description="From the arrival of a request to its reply, within the window.")]
     p95_ms: float | None
     p99_ms: float | None
     queue: Annotated[int, Field(description="Images that wait for their answer.")]
@@ -131,12 +132,13 @@ class Status(_Message):
     version: str
     started: float
     uptime: float
+    window: Annotated[int, Field(description="Seconds that rates, percentiles, classes and series are about.")]
     ready: bool
     served: Served
     adaptation: Adaptation
     checkpoint: Checkpoint | None
     classes: Annotated[
-        list[ClassCount], Field(description="What the last 1,000 images were taken for, most frequent first.")
+        list[ClassCount], Field(description="What the images of the window were taken for, the 20 most frequent first.")
     ]
     events: Annotated[list[Event], Field(description="The last 50, newest first.")]
     series: Series

@@ -10,7 +10,8 @@ TOP = 5  # classes named for each image, unless a request says otherwise
 class Limits:
     """body_bytes, images: of one request. pixels, side: of one picture, most and least. queue: images that may wait for
     their answer. seconds: for receiving a body, and for an answer. rate, burst: requests a second of one key (0: no limit),
-    and how many at once. streams: dashboards at a time. held_bytes: bodies of all requests under way, in sum."""
+    and how many at once. wrong_keys: told that they are wrong, a minute from one address (0: no limit). streams: dashboards
+    at a time. held_bytes: bodies of all requests under way, in sum."""
 
     body_bytes: int = 32 * 2**20
     images: int = 64
@@ -20,6 +21,7 @@ class Limits:
     seconds: float = 30.0
     rate: float = 0.0
     burst: int = 20
+    wrong_keys: int = 20
     streams: int = 16
     held_bytes: int = 512 * 2**20
 
@@ -43,8 +45,8 @@ class Pace:
 @dataclass(frozen=True)
 class Settings:
     """keys: name -> secret; empty: no key is asked for (loopback only). names: hosts under which a proxy serves this, as
-    in the address of a page. keep_images: pictures kept for the dashboard. checkpoint_every, checkpoint_seconds: a checkpoint
-    is written after so many steps, and at most so many seconds after a step."""
+    in the address of a page. keep_images: pictures kept for the dashboard. checkpoint_every, checkpoint_seconds: a
+    checkpoint is written after so many steps, and at most so many seconds after a step."""
 
     pace: Pace = field(default_factory=Pace)
     limits: Limits = field(default_factory=Limits)
@@ -53,6 +55,11 @@ class Settings:
     keep_images: int = 12
     checkpoint_every: int = 20
     checkpoint_seconds: float = 60.0
+
+
+def is_key(text: str) -> bool:
+    """Whether it can be sent in a header as it is: printable ASCII without spaces."""
+    return text.isascii() and text.isprintable() and " " not in text and text != ""
 
 
 def is_loopback(host: str | None) -> bool:

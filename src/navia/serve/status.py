@@ -7,6 +7,7 @@ from navia.report.numbers import finite
 from navia.serve.messages import Adaptation, Checkpoint, Recent, Served, Status
 from navia.serve.pictures import thumbnail
 from navia.serve.service import Service
+from navia.serve.watch import WINDOW
 
 
 def status(service: Service) -> Status:
@@ -18,6 +19,7 @@ def status(service: Service) -> Status:
         version=__version__,
         started=watch.started,
         uptime=time.time() - watch.started,
+        window=WINDOW,
         ready=service.ready,
         served=_served(service),
         adaptation=_adaptation(service),
@@ -64,6 +66,7 @@ def _served(service: Service) -> Served:
         images=watch.images,
         refused=dict(watch.refused),
         images_per_second=watch.images_per_second(),
+        window_images=watch.window_images(),
         p50_ms=p50,
         p95_ms=p95,
         p99_ms=p99,

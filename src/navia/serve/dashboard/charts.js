@@ -107,6 +107,7 @@ function draw({ series, events, served }) {
 function drawChart(chart, series, end, marks, any) {
   const lines = chart.lines.map(([, field]) => series[field].map((value) => value && value * (chart.factor ?? 1)));
   const known = lines.flat().filter((value) => value !== null);
+  const empty = !any && !known.some((value) => value > 0); // a restart knows how far its parameters moved before
   const levels = ticks(Math.max(chart.least, ...known));
   const labels = levels.map((level) => level.toLocaleString("en"));
   const [right, low] = [chart.plot.clientWidth - 1, HEIGHT - BOTTOM];
@@ -125,13 +126,13 @@ function drawChart(chart, series, end, marks, any) {
     parts.push(shape("line", { class: "event", x1: x(time), x2: x(time), y1: TOP, y2: low }));
     parts.push(shape("path", { class: `sign ${kind}`, d: SIGNS[kind], transform: `translate(${x(time)} ${TOP - 7})` }));
   }
-  if (any && known.length) parts.push(...drawLines(chart, lines, series.time.map(x), y));
+  if (!empty && known.length) parts.push(...drawLines(chart, lines, series.time.map(x), y));
   else parts.push(write((chart.left + right) / 2, (low + TOP) / 2, "middle", any ? "nothing in this time" : "no image yet"));
   chart.plot.replaceChildren(...parts);
 
   lines.forEach((values, i) => {
     const value = cursor ? values[cursor.index] : values.findLast((one) => one !== null);
-    chart.texts[i].textContent = any ? number(value) : MISSING;
+    chart.texts[i].textContent = empty ? MISSING : number(value);
   });
   const told = chart.lines.map(([name], i) => `${name} ${chart.texts[i].textContent} ${chart.unit}`.trim()).join(", ");
   chart.plot.setAttribute("aria-label", `${chart.title}, last five minutes: ${told}. ${plural(marks.length, "mark")}.`);

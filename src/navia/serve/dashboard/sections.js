@@ -2,18 +2,19 @@
 
 import { SIGNS, sign } from "./charts.js";
 import { $, element, fill, put, track } from "./elements.js";
-import { ago, count, day, duration, number, percent, plural } from "./words.js";
+import { MISSING, ago, count, day, duration, number, percent, plural } from "./words.js";
 
-const WINDOW = 1000; // images that the counts of classes are about
 const MEANING = {
   adapting: "A step is under way.", waiting: "For images.", off: "This service does not adapt.",
-  paused: "Images are answered, nothing is learned.", shedding: "Answers need the machine: images are not adapted to.",
+  paused: "Images are answered, nothing is learned.", shedding: "Answers need the machine: not all images are adapted to.",
 };
 
 /** All but the charts. now: the time of the service; pictures: how many images it had answered, and those shown. */
 export function render(status, now, pictures) {
   const { served, adaptation, checkpoint, classes, events } = status;
-  const saved = ({ step, seconds_ago: past }) => (step === null ? "none yet" : `step ${count(step)} saved ${ago(past)}`);
+  const saved = ({ step, seconds_ago: past, every, every_seconds: seconds, failures }) =>
+    `${step === null ? "none yet" : `step ${count(step)} saved ${ago(past)}`}, every ${every} steps or ${duration(seconds)}`
+    + (failures ? `; ${plural(failures, "write")} failed` : "");
   const guard = events.find(({ kind }) => kind === "guard");
   const texts = {
     version: status.version,
@@ -22,10 +23,10 @@ export function render(status, now, pictures) {
     method: status.reduce === "none" ? status.method : `${status.method} + ${status.reduce}`,
     policy: adaptation.policy,
     state: adaptation.state,
-    rate: number(served.images_per_second),
+    rate: served.images ? number(served.images_per_second) : MISSING,
     "rate-more": `${plural(served.images, "image")} so far`,
     p50: number(served.p50_ms),
-    "p50-more": served.p50_ms === null ? "no request yet" : `p95 ${number(served.p95_ms)}, p99 ${number(served.p99_ms)} ms`,
+    "p50-more": served.p50_ms === null ? (served.requests ? "no request in this time" : "no request yet") : `p95 ${number(served.p95_ms)}, p99 ${number(served.p99_ms)} ms`,
     step: count(adaptation.step),
     "step-more": `${plural(adaptation.images_waiting, "image")} for the next`,
     queue: count(served.queue),
@@ -34,10 +35,10 @@ export function render(status, now, pictures) {
     "adapted-more": `${count(adaptation.images_shed)} shed`,
     guard: count(adaptation.guard_events),
     "guard-more": guard ? `last ${ago(now - guard.time)}` : adaptation.guard_events ? "" : "no trouble so far",
-    checkpoint: checkpoint ? `${saved(checkpoint)}, every ${checkpoint.every}` : "none are written",
+    checkpoint: checkpoint ? saved(checkpoint) : "none are written",
     requests: count(served.requests),
     refused: Object.entries(served.refused).map(([reason, times]) => `${reason}: ${count(times)}`).join(", ") || "none",
-    "last-step": adaptation.step_seconds === null ? "none yet"
+    "last-step": adaptation.step_seconds === null ? (adaptation.step ? "none since the start" : "none yet")
       : `${number(adaptation.step_seconds)} s, loss ${number(adaptation.loss)}, entropy ${number(adaptation.entropy)} nats`,
     started: day(status.started),
   };
@@ -48,15 +49,16 @@ export function render(status, now, pictures) {
   $("queue-bar").className = served.queue > 0.8 * served.queue_limit ? "full" : "";
 
   const sum = (counts) => counts.reduce((total, one) => total + one.count, 0);
-  const total = Math.max(sum(classes), Math.min(WINDOW, served.images)); // rare classes are not in the list
+  const total = Math.max(sum(classes), served.window_images); // rare classes are not in the list
   fill("classes", classes.slice(0, 10).map((one) => [one.label, one.count / total]), ([label, share]) =>
     element("li", "", named(label), element("span", "", percent(share)), track(share)));
   const others = total - sum(classes.slice(0, 10));
   const rest = others ? ` All other classes: ${percent(others / total)}.` : "";
-  put("classes-note", total ? `Of the last ${plural(total, "image")}.${rest}` : "No image yet.");
+  put("classes-note", total ? `Of ${plural(total, "image")}.${rest}` : served.images ? "No image in this time." : "No image yet.");
   if (pictures.shown[0] !== $("pictures").firstChild) $("pictures").replaceChildren(...pictures.shown);
   $("pictures-note").hidden = pictures.shown.length > 0;
-  put("pictures-note", pictures.images ? "This service keeps no images." : "No image yet.");
+  const missing = pictures.images ? "This service keeps no images." : "Loading the last images.";
+  put("pictures-note", served.images ? missing : "No image yet.");
   fill("events", events, eventLine);
   $("events-note").hidden = events.length > 0;
 }
