@@ -6,11 +6,15 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import uvicorn
 
 import navia
 
@@ -76,6 +80,20 @@ def serving(
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[int]:
+    """An application in this process, on a port of loopback."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(60)
 
 
 @contextmanager

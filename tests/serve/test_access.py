@@ -2,23 +2,28 @@
 
 import asyncio
 import collections
+import contextlib
+import hmac
 import http.client
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 import navia
 from navia.serve.access import _MOST_BUCKETS, OPEN, Access, Buckets
 from navia.serve.client import ServiceError
 from navia.serve.settings import Limits, Settings
-from tests.serve.server import Server, serving
+from tests.serve.server import Server, serving, until
 
 KEY, OTHER, COLONS = "a-secret-of-the-first-user", "a-secret-of-the-second-user", "a:secret:with:colons"
+CONNECTIONS = 100
 VARIABLE = "another:secret:with:colons"
 WRONG_KEYS = 200  # a minute; tests send fewer, but for the one that counts them
 
@@ -28,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
     (folder / "keys").write_text(f"first:{KEY}\n\n{OTHER}\nthird:{COLONS}\n")
     options = ("--key-file", str(folder / "keys"), "--max-body", "0.1", "--timeout", "2", "--rate", "5", "--burst", "30")
-    options += ("--name", "navia.example", "--wrong-keys", str(WRONG_KEYS))
+    options += ("--name", "navia.example", "--wrong-keys", str(WRONG_KEYS), "--max-connections", str(CONNECTIONS))
     with serving(*options, log=folder / "log", key=VARIABLE) as running:
         yield running
 
@@ -89,9 +94,22 @@ def test_every_reply_ties_the_browser_down(server: Server) -> None:
         connection.request("GET", path)
         reply = connection.getresponse()
         reply.read()
-        assert "default-src 'none'" in str(reply.getheader("content-security-policy"))
+        policy = str(reply.getheader("content-security-policy"))
+        assert "default-src 'none'" in policy
+        assert not re.search(r"unsafe|http|\*", policy)  # neither inline code nor other hosts
         assert reply.getheader("x-content-type-options") == "nosniff"
         assert reply.getheader("server") is None
+
+
+def test_no_reply_invites_pages_of_others(server: Server) -> None:
+    """CORS is what a browser asks for before it shows a reply to a page of another origin."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    for verb, origin in (("OPTIONS", "http://evil.example"), ("OPTIONS", server.url), ("GET", server.url), ("GET", None)):
+        headers = {"authorization": f"Bearer {KEY}", "access-control-request-method": "POST"}
+        connection.request(verb, "/v1/status", headers=headers | ({} if origin is None else {"origin": origin}))
+        reply = connection.getresponse()
+        reply.read()
+        assert not [name for name, _ in reply.getheaders() if name.lower().startswith("access-control")]
 
 
 def test_other_hosts_and_origins_are_refused(server: Server) -> None:
@@ -193,6 +211,17 @@ def test_no_secret_in_the_log(server: Server) -> None:
     assert KEY not in text
     assert OTHER not in text
     assert "secret" not in text
+    assert "/v1/" not in text  # requests are counted, not written down
+
+
+def test_more_connections_than_allowed_are_refused(server: Server) -> None:
+    """Idle ones count too; afterwards there is room again."""
+    place = urlsplit(server.url)
+    with contextlib.ExitStack() as opened:
+        for _ in range(CONNECTIONS):
+            opened.enter_context(socket.create_connection((place.hostname, place.port), timeout=30))
+        assert ask(server, "GET", "/healthz")[0] == 503
+    until(lambda: ask(server, "GET", "/healthz")[0] == 200)
 
 
 def test_too_many_requests(server: Server) -> None:
@@ -238,6 +267,33 @@ def test_buckets_fill_again() -> None:
     assert buckets.wait("a", 0.5) > 0
     assert [buckets.wait("a", 100.0) for _ in range(4)][:3] == [0, 0, 0]
     assert Buckets(0, 1).wait("a") == Buckets(0, 1).wait("a") == 0
+
+
+def test_keys_are_kept_as_digests_and_all_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In constant time, and as many whether one fits or none: how long it takes tells nothing."""
+    seen: list[tuple[bytes, bytes]] = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: seen.append((a, b)) or real(a, b))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("not asked here")
+
+    access = Access(app, Settings(keys={"a": KEY, "b": OTHER}), loopback=False, refused=lambda _: None)
+    for given, name in ((KEY, "a"), (OTHER, "b"), ("wrong", None)):
+        seen.clear()
+        assert access._caller(Headers({"authorization": f"Bearer {given}"})) == name
+        assert len(seen) == 2
+        assert all(len(a) == len(b) == 32 for a, b in seen)
+    assert KEY not in repr(vars(access))
+
+
+def test_keys_are_no_option() -> None:
+    from tests.test_cli import invoke
+
+    for option in ("--key", "--keys", "--api-key"):
+        result = invoke("serve", "--model", "embedded", option, KEY)
+        assert result.exit_code == 2
+        assert "No such option" in result.output
 
 
 def test_keys_are_needed_beyond_this_machine(tmp_path: Path) -> None:

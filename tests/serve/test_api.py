@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import schemathesis
 import torch
-import uvicorn
 from PIL import Image
 from starlette.requests import Request
 
@@ -31,7 +30,7 @@ from navia.serve.client import ServiceError
 from navia.serve.messages import PredictReply, Status
 from navia.serve.service import Service
 from navia.serve.settings import Limits
-from tests.serve.server import Server, full_disk, serving, until
+from tests.serve.server import Server, full_disk, listening, serving, until
 
 PICTURES = unseen_images()
 
@@ -217,13 +216,8 @@ def test_others_are_answered_while_a_large_reply_is_written() -> None:
         return future
 
     service.answers.submit = submitted  # type: ignore[method-assign]
-    running = uvicorn.Server(uvicorn.Config(make_app(service), port=0, log_level="error"))
-    thread = threading.Thread(target=running.run)
-    thread.start()
     try:
-        until(lambda: running.started)
-        port = running.servers[0].sockets[0].getsockname()[1]
-        with ThreadPoolExecutor(1) as pool:
+        with listening(make_app(service)) as port, ThreadPoolExecutor(1) as pool:
             client = navia.Client(f"http://127.0.0.1:{port}", timeout=120)
             asked = pool.submit(client.predict_many, [png()] * 64, 1000)
             assert Watched.sorting.wait(60)
@@ -234,13 +228,53 @@ def test_others_are_answered_while_a_large_reply_is_written() -> None:
             predictions = asked.result(60)
     finally:
         Watched.healthy.set()
-        running.should_exit = True
-        thread.join(60)
         service.stop()
     assert [len(prediction["top"]) for prediction in predictions] == [1000] * 64
     for prediction, row in zip(predictions, shares, strict=True):
         best = prediction["top"][0]
         assert best == {"index": int(row.argmax()), "label": f'class "{row.argmax()}" ü', "probability": float(row.max())}
+
+
+def test_an_error_inside_is_told_without_its_words() -> None:
+    service = Service(navia.load("embedded"), "none")
+
+    def fail(files: list[bytes]) -> None:
+        raise RuntimeError("at /a/secret/path")
+
+    service.decode = fail  # type: ignore[method-assign, assignment]
+    service.start()
+    try:
+        with listening(make_app(service)) as port, navia.Client(f"http://127.0.0.1:{port}") as client:
+            with pytest.raises(ServiceError, match=r"predict: an error inside the service; its log says more \(500\)"):
+                client.predict(png())
+            assert client.ready()
+    finally:
+        service.stop()
+
+
+def test_nothing_that_is_sent_is_a_path_and_no_reply_holds_one(server: Server) -> None:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    replies = []
+    for path in (
+        "/../access.py",
+        "/..%2faccess.py",
+        "/dashboard.css/../../access.py",
+        "//etc/passwd",
+        "/v1/../../access.py",
+    ):
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        replies.append(reply.read().decode())
+        assert reply.status == 404
+    body, kind = form([png()])
+    code, answer = post(server, body.replace(b"x.png", b"../../../outside.png"), kind)
+    assert (code, len(answer["predictions"])) == (200, 1)
+    folder = server.log.parent
+    assert not list(folder.parent.rglob("outside.png"))
+    for path in ("/v1/status", "/metrics", "/openapi.json", "/readyz", "/v1/recent"):
+        connection.request("GET", path)
+        replies.append(connection.getresponse().read().decode())
+    assert not [reply for reply in replies if str(folder) in reply or str(Path(navia.__file__).parent) in reply]
 
 
 def test_files_of_a_form_are_not_written_to_disk() -> None:

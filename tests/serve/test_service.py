@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 import navia
+from navia.adapt import tensorfile
+from navia.adapt.delta import DeltaError, read_delta
 from navia.errors import InputError
 from navia.images.domain import Domain
 from navia.images.sample import source_images, unseen_images
@@ -498,6 +500,33 @@ def test_a_stop_passes_over_what_was_given_up(make: Callable[..., Service], imag
 def test_only_a_delta_is_a_delta(make: Callable[..., Service], content: bytes) -> None:
     with pytest.raises(navia.NaviaError, match="delta"):
         make().load_delta(content).result(60)
+
+
+def test_a_delta_that_would_break_the_state_is_refused(make: Callable[..., Service], images: Tensor, tmp_path: Path) -> None:
+    """One bit that differs, values that are no numbers, names and shapes of others."""
+    service = make()
+    answer(service, images[:8])
+    until(lambda: service.answers.step == 1)
+    path, whole = tmp_path / "delta", service.delta().result(60)
+    path.write_bytes(whole)
+    tensors, notes = read_delta(path)
+    notes = {name: text for name, text in notes.items() if name not in ("navia", "version", "digest")}
+    name = next(iter(tensors))
+    for changed, words in (
+        ({name: tensors[name] * torch.nan}, "NaN or infinite"),
+        ({name: tensors[name][:-1]}, "does not tune"),
+        ({"head.weight": torch.ones(2)}, "does not tune"),
+    ):
+        tensorfile.write(path, "delta", {**tensors, **changed}, notes)
+        with pytest.raises(DeltaError, match=words):
+            service.load_delta(path.read_bytes()).result(60)
+    flipped = bytearray(whole)
+    flipped[-100] ^= 1
+    with pytest.raises(DeltaError, match="damaged"):
+        service.load_delta(bytes(flipped)).result(60)
+    kept = safetensors.torch.load(service.delta().result(60))
+    assert all(torch.equal(kept[name], value) for name, value in tensors.items())
+    assert service.load_delta(whole).result(60) == "went on from the delta of step 1"
 
 
 def test_status_and_pictures(make: Callable[..., Service], images: Tensor) -> None:

@@ -65,6 +65,7 @@ def serve(
     wrong_keys: Annotated[
         int, typer.Option(help="Wrong keys a minute from one address; more are refused with 429; 0: no limit.", min=0)
     ] = 20,
+    max_connections: Annotated[int, typer.Option(help="Connections at a time; more are refused (503).", min=1)] = 1024,
     timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive, and for an answer.", min=0.1)] = 30.0,
     keep_images: Annotated[int, typer.Option(help="Pictures kept in memory for the dashboard; 0: none.", min=0)] = 12,
     crop_only: CropOnlyOption = False,
@@ -78,6 +79,7 @@ def serve(
     checkpoint, and ends.
     """
     from navia.adapt.method import METHODS
+    from navia.serve.checkpoints import Checkpoints
     from navia.serve.service import Service
     from navia.serve.settings import Limits, Pace, Settings, is_loopback
 
@@ -103,6 +105,7 @@ def serve(
             rate=rate,
             burst=burst,
             wrong_keys=wrong_keys,
+            connections=max_connections,
         ),
         keys=keys,
         names=tuple(name or ()),
@@ -110,6 +113,10 @@ def serve(
         checkpoint_every=every,
         checkpoint_seconds=every_seconds,
     )
+    if state is not None:  # before the model is loaded and measured
+        folder = Checkpoints(state)
+        folder.claim()
+        folder.release()
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     options = method_options(method, option)
     vit = load_model(model, checkpoint, crop_only, device)
@@ -149,7 +156,7 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
         server_header=False,
         timeout_keep_alive=int(timeout) + 1,
         timeout_graceful_shutdown=int(timeout) + 5,
-        limit_concurrency=1024,
+        limit_concurrency=service.settings.limits.connections,
     )
     server = Server(config)
     try:

@@ -11,7 +11,7 @@ class Limits:
     """body_bytes, images: of one request. pixels, side: of one picture, most and least. queue: images that may wait for
     their answer. seconds: for receiving a body, and for an answer. rate, burst: requests a second of one key (0: no limit),
     and how many at once. wrong_keys: told that they are wrong, a minute from one address (0: no limit). streams: dashboards
-    at a time. held_bytes: bodies of all requests under way, in sum."""
+    at a time. connections: at a time. held_bytes: bodies of all requests under way, in sum."""
 
     body_bytes: int = 32 * 2**20
     images: int = 64
@@ -23,6 +23,7 @@ class Limits:
     burst: int = 20
     wrong_keys: int = 20
     streams: int = 16
+    connections: int = 1024
     held_bytes: int = 512 * 2**20
 
 
