@@ -370,6 +370,39 @@ class TestStreams:
             assert logits.isfinite().all()
 
 
+class TestTwoHalves:
+    @pytest.mark.parametrize("method", ["none", "tent", "navia", "foa"])
+    def test_a_look_from_before_another_update_is_refused(
+        self, vit: navia.ViT, source: navia.SourceStatistics, method: str
+    ) -> None:
+        adapter = navia.adapt(vit, method, "tome:2", source)
+        _, first = adapter.answer(shifted(vit, 12, 0))
+        _, second = adapter.answer(shifted(vit, 12, 1))
+        adapter.update(first)
+        before = {name: value.clone() for name, value in adapter.method.tensors().items()}
+        for stale in (second, first):
+            with pytest.raises(InputError, match="call update"):
+                adapter.update(stale)
+        assert all(torch.equal(value, before[name]) for name, value in adapter.method.tensors().items())
+        assert adapter.steps == 1
+        _, third = adapter.answer(shifted(vit, 12, 2))
+        adapter.update(third)
+        assert adapter.steps == 2
+
+    def test_so_is_one_from_before_a_reset_or_of_another_adapter(self, vit: navia.ViT) -> None:
+        adapter, other = navia.adapt(vit, "tent"), navia.adapt(vit, "tent")
+        state = adapter.state_dict()
+        for change in (adapter.reset, lambda: adapter.load_state_dict(state)):
+            _, look = adapter.answer(shifted(vit, 12, 0))
+            change()
+            with pytest.raises(InputError, match="out of date"):
+                adapter.update(look)
+        _, look = adapter.answer(shifted(vit, 12, 0))
+        with pytest.raises(InputError, match="another adapter"):
+            other.update(look)
+        adapter.update(look)
+
+
 class TestGuard:
     def test_an_exploding_step_is_rolled_back(
         self, vit: navia.ViT, source: navia.SourceStatistics, caplog: pytest.LogCaptureFixture
