@@ -60,7 +60,7 @@ class Outcome:
 @dataclass(frozen=True)
 class _Wish:
     """What is to be seen of every block. rows: how many rows of the last block anybody reads; None: all. reuse: whether
-    sums may be written into what the parts put out. hooked: whether hooks may keep gradients, which then stay as they are."""
+    sums may be written into what the parts put out. hooked: whether hooks may keep gradients, which stay unchanged then."""
 
     features: bool
     keys: bool
@@ -224,7 +224,7 @@ def _first_rows(tokens: Tokens, count: int) -> Tokens:
 
 
 def _hooked(vit: ViT) -> bool:
-    """Whether hooks of any kind look at, and may keep, what goes into the parts, what comes out of them, or its gradients."""
+    """Whether hooks of any kind look at, and may keep, inputs, outputs or gradients of the parts."""
     if torch.compiler.is_compiling():
         return False
     return _has_any_global_hook() or any(
