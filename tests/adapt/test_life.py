@@ -697,13 +697,18 @@ class TestFoaSearch:
         state = adapter.state_dict()
         before = adapter.predict(shifted(tiny, 8, 0))
         bad = pickle.dumps(Payload())
-        search = state["method"].pop("search")
+        search = state["method"].pop("search", {})
+
+        def go_on(method: dict[str, Any]) -> None:
+            adapter.load_state_dict({**state, "method": method})
+            adapter(shifted(tiny, 8, 0))
+
         old = {**state["method"], "memory": {**state["method"]["memory"], "search": bad}}
-        wrong = [{**search, name: bad} for name in search] + [{**search, "mean": search["mean"][:5]}, {"search": bad}, bad]
+        wrong = [{**search, name: bad} for name in search] + [{**search, "mean": torch.zeros(5)}, {"search": bad}, bad]
         for method in (old, *({**state["method"], "search": given} for given in wrong)):
             with pytest.raises(navia.NaviaError, match="state of method 'foa'"):
-                adapter.load_state_dict({**state, "method": method})
-        assert not (tmp_path / "executed").exists()
+                go_on(method)
+            assert not (tmp_path / "executed").exists()
         assert torch.equal(adapter.predict(shifted(tiny, 8, 0)), before)
 
     def test_nothing_in_adaptation_reads_pickles(self) -> None:
