@@ -10,9 +10,11 @@ import time
 import navia
 from navia.adapt.method import METHODS
 from navia.measure.clock import peak_resident_mib, random_images
+from navia.vit.device import keep_freed_memory
 
 
 def main() -> None:
+    keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="of timm; its weights are random")
     parser.add_argument("batch", type=int)

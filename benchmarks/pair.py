@@ -19,6 +19,7 @@ import torch
 from navia.errors import NaviaError
 from navia.measure.clock import random_images
 from navia.measure.speed import Case, Runner, Setting, check_case, load, runner
+from navia.vit.device import keep_freed_memory
 
 NORMAL_95 = 1.96
 
@@ -44,6 +45,7 @@ def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
 
 
 def main() -> None:
+    keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a", help="METHOD,REDUCE")
     parser.add_argument("b", help="METHOD,REDUCE")

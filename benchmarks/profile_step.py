@@ -13,9 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from navia.errors import NaviaError
 from navia.measure.speed import Case, Setting, check_case, load, random_images, runner
+from navia.vit.device import keep_freed_memory
 
 
 def main() -> None:
+    keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="of timm; its weights are random")
     parser.add_argument("batch", type=int)

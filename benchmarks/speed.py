@@ -38,6 +38,7 @@ from navia.measure.computer import available_mib, computer
 from navia.measure.memory import in_fresh_process, measure_memory, needed_mib
 from navia.measure.speed import DENSE, PLAIN_STEP, Case, Row, Setting, check_case, compare
 from navia.report.speed import COLUMNS, FOA_COLUMNS, cell_text, foa_texts, quartiles_text, save_speed, stream_text
+from navia.vit.device import keep_freed_memory
 
 PRESETS = ("quick", "methods", "sizes", "scale", "stream", "foa", "all")
 SIZES = tuple(f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large"))
@@ -260,6 +261,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    keep_freed_memory()
     options = parser().parse_args()
     if min(options.rounds, options.threads, options.images, options.steps // 10, *(options.batch or [1])) < 1:
         parser().error("rounds, threads, images and batch must be at least 1, steps at least 10")

@@ -109,7 +109,7 @@ def test_resume_is_exact(method: str, reduce: str, family: str) -> None:
     torch.save(cut.state_dict(), buffer)
     buffer.seek(0)
     resumed = adapter_of(method, reduce, family)
-    resumed.load_state_dict(torch.load(buffer, weights_only=False))
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
     assert all(torch.equal(resumed(x), want) for x, want in zip(stream[2:], expected[2:], strict=True))
 
 

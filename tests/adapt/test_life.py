@@ -1,8 +1,10 @@
 """Statistics, deltas, options, choice and streams as they are in the field."""
 
 import dataclasses
+import io
 import logging
 import math
+import pickle
 import re
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +23,7 @@ from navia.adapt.moments import batch_moments
 from navia.adapt.parameters import weights_and_biases
 from navia.adapt.statistics import SourceError
 from navia.errors import InputError, SpecError
-from tests.families import build, images_for
+from tests.families import build, images_for, shake
 
 VIT = "timm plain"
 
@@ -370,6 +372,39 @@ class TestStreams:
             assert logits.isfinite().all()
 
 
+class TestTwoHalves:
+    @pytest.mark.parametrize("method", ["none", "tent", "navia", "foa"])
+    def test_a_look_from_before_another_update_is_refused(
+        self, vit: navia.ViT, source: navia.SourceStatistics, method: str
+    ) -> None:
+        adapter = navia.adapt(vit, method, "tome:2", source)
+        _, first = adapter.answer(shifted(vit, 12, 0))
+        _, second = adapter.answer(shifted(vit, 12, 1))
+        adapter.update(first)
+        before = {name: value.clone() for name, value in adapter.method.tensors().items()}
+        for stale in (second, first):
+            with pytest.raises(InputError, match="call update"):
+                adapter.update(stale)
+        assert all(torch.equal(value, before[name]) for name, value in adapter.method.tensors().items())
+        assert adapter.steps == 1
+        _, third = adapter.answer(shifted(vit, 12, 2))
+        adapter.update(third)
+        assert adapter.steps == 2
+
+    def test_so_is_one_from_before_a_reset_or_of_another_adapter(self, vit: navia.ViT) -> None:
+        adapter, other = navia.adapt(vit, "tent"), navia.adapt(vit, "tent")
+        state = adapter.state_dict()
+        for change in (adapter.reset, lambda: adapter.load_state_dict(state)):
+            _, look = adapter.answer(shifted(vit, 12, 0))
+            change()
+            with pytest.raises(InputError, match="out of date"):
+                adapter.update(look)
+        _, look = adapter.answer(shifted(vit, 12, 0))
+        with pytest.raises(InputError, match="another adapter"):
+            other.update(look)
+        adapter.update(look)
+
+
 class TestGuard:
     def test_an_exploding_step_is_rolled_back(
         self, vit: navia.ViT, source: navia.SourceStatistics, caplog: pytest.LogCaptureFixture
@@ -615,6 +650,78 @@ def test_cotta_averages_augmented_views_when_unsure(vit: navia.ViT) -> None:
     assert not torch.allclose(sure, first, atol=1e-4)
     unsure.reset()
     assert torch.equal(unsure(x), first)
+
+
+class TestFoaSearch:
+    @pytest.fixture(scope="class")
+    def tiny(self) -> navia.ViT:
+        from timm.models.vision_transformer import VisionTransformer
+
+        shape = {"img_size": 8, "patch_size": 4, "num_classes": 3, "embed_dim": 24, "depth": 1, "num_heads": 2}
+        return navia.load(shake(VisionTransformer(**shape)))
+
+    @pytest.mark.parametrize("diagonal", [False, True])
+    def test_resumes_to_the_bit_at_any_batch(self, tiny: navia.ViT, diagonal: bool) -> None:
+        """The covariance is decomposed now and then only: a stream may be cut before, at or after that."""
+        source = navia.SourceStatistics.measure(tiny, images_for(tiny, 16))
+
+        def adapter() -> navia.Adapter:
+            return navia.adapt(tiny, "foa", None, source, diagonal=diagonal, population=5, guard=False)
+
+        whole, decomposed, followers = adapter(), set(), []
+        for i in range(36):
+            x = shifted(tiny, 8, i)
+            answer = whole(x)
+            assert all(torch.equal(follower(x), answer) for follower in followers)
+            if i in (0, 1, 17, 18, 19, 32):
+                buffer = io.BytesIO()
+                torch.save(whole.state_dict(), buffer)
+                buffer.seek(0)
+                followers.append(adapter())
+                followers[-1].load_state_dict(torch.load(buffer, weights_only=True))
+            if not diagonal:
+                decomposed.add(whole.method.search.strategy.sm.count_eigen)
+        assert diagonal or 5 < len(decomposed) < 30
+        state = whole.method.state()["search"]
+        for follower in followers:
+            other = follower.method.state()["search"]
+            assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(other[name])) for name, value in state.items())
+
+    def test_a_prepared_state_runs_no_code(self, tiny: navia.ViT, tmp_path: Path) -> None:
+        class Payload:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return Path.touch, (tmp_path / "executed",)
+
+        source = navia.SourceStatistics.measure(tiny, images_for(tiny, 16))
+        adapter = navia.adapt(tiny, "foa", None, source, guard=False)
+        state = adapter.state_dict()
+        before = adapter.predict(shifted(tiny, 8, 0))
+        bad = pickle.dumps(Payload())
+        search = state["method"].pop("search", {})
+
+        def go_on(method: dict[str, Any]) -> None:
+            adapter.load_state_dict({**state, "method": method})
+            adapter(shifted(tiny, 8, 0))
+
+        old = {**state["method"], "memory": {**state["method"]["memory"], "search": bad}}
+        wrong = [{**search, name: bad} for name in search] + [{**search, "mean": torch.zeros(5)}, {"search": bad}, bad]
+        for method in (old, *({**state["method"], "search": given} for given in wrong)):
+            with pytest.raises(navia.NaviaError, match="state of method 'foa'"):
+                go_on(method)
+            assert not (tmp_path / "executed").exists()
+        assert torch.equal(adapter.predict(shifted(tiny, 8, 0)), before)
+
+    def test_nothing_in_adaptation_reads_pickles(self) -> None:
+        folder = Path(foa.__file__).parents[1]
+        assert not [
+            path.name for path in folder.rglob("*.py") if re.search(r"^\s*(import|from) pickle", path.read_text(), re.M)
+        ]
+
+    def test_candidates_without_a_finite_loss_are_tried_again(self, tiny: navia.ViT) -> None:
+        search = foa._Search(6, foa.FoaOptions(), 1)
+        first = search.ask()
+        search.take_back()
+        assert all(np.array_equal(a, b) for a, b in zip(first, search.ask(), strict=True))
 
 
 def test_deyo_shuffles_tiles_of_any_size() -> None:

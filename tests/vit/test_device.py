@@ -11,9 +11,15 @@ import torch
 from navia.vit.device import _has_glibc, use_threads
 
 STEPS = """
-import resource, torch
-import navia.vit.device as device
-kept = device.keep_freed_memory()
+import resource, sys, torch
+if sys.argv[1] == "program":
+    import navia.vit.device as device
+    kept = device.keep_freed_memory()
+else:
+    import navia
+    adapter = navia.adapt(navia.load("embedded"), "tent")
+    adapter(torch.randn(2, 1, 28, 28))
+    kept = None
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     blocks = [torch.empty(2**24).fill_(1) for _ in range(3)]  # 64 MiB each
@@ -26,8 +32,7 @@ print(kept, *[faults() for _ in range(10)])
 @pytest.mark.parametrize("forbidden", [False, True])
 def test_freed_memory_is_used_again_without_asking_the_system(forbidden: bool) -> None:
     env = os.environ | {"NAVIA_RETURN_MEMORY": "1" if forbidden else "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", STEPS], env=env, capture_output=True, text=True, check=True)
-    kept, first, *later = done.stdout.split()
+    kept, first, *later = _run("program", env)
     settled = int(later[-1])  # a few rounds until the heap has a place for each
     assert kept == str(not forbidden)
     if not forbidden:
@@ -35,6 +40,19 @@ def test_freed_memory_is_used_again_without_asking_the_system(forbidden: bool) -
         assert settled < 100
     else:
         assert settled > 10_000
+
+
+@pytest.mark.skipif(not _has_glibc(), reason="not glibc")
+def test_an_adapter_leaves_the_allocator_of_the_process_alone() -> None:
+    """Freed memory goes back to the system as before: the same pages are asked for again in every round."""
+    env = os.environ | {"NAVIA_RETURN_MEMORY": "0", "OMP_NUM_THREADS": "1"}
+    _, *rounds = _run("library", env)
+    assert int(rounds[-1]) > 10_000
+
+
+def _run(who: str, env: dict[str, str]) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", STEPS, who], env=env, capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
 
 def test_a_thread_keeps_its_number_whatever_others_ask_for() -> None:

@@ -167,6 +167,46 @@ def test_new_preprocessing_keeps_how_a_vit_walks() -> None:
     assert vit.preprocessing is own
 
 
+def test_a_checkpoint_never_overwrites_what_was_given(tmp_path: Path) -> None:
+    vit, other = build("timm plain"), build("timm plain", seed=5)
+    save_file(other.model.state_dict(), tmp_path / "other.safetensors")
+    adapter, images = navia.adapt(vit, "tent"), images_for(vit)
+    before, answer = vit(images), adapter.predict(images)
+    of_vit = navia.load(vit, checkpoint=tmp_path / "other.safetensors")
+    of_module = navia.load(vit.model, checkpoint=tmp_path / "other.safetensors")
+    assert torch.equal(vit(images), before)
+    assert torch.equal(adapter.predict(images), answer)
+    for loaded in (of_vit, of_module):
+        assert torch.equal(loaded(images), other(images))
+
+
+def test_a_view_of_a_vit_shares_its_weights_and_no_setting() -> None:
+    vit = build("timm plain")
+    vit.train()
+    vit.compiler = "eager"
+    given = Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3)
+    view = navia.load(vit, lean=True, precision="bfloat16", preprocessing=given)
+    assert (vit.lean, vit.precision, vit.preprocessing is given) == (False, None, False)
+    assert (view.lean, view.precision, view.preprocessing is given, view.compiler) == (True, torch.bfloat16, True, "eager")
+    assert view.model is vit.model
+    assert vit.model.training
+    view.model = build("timm plain", seed=5).model
+    view.register_forward_hook(lambda *_: None)
+    assert vit.model is not view.model
+    assert not vit._forward_hooks
+
+
+def test_settings_of_a_vit_are_kept_unless_they_are_given() -> None:
+    vit = navia.load(build("timm plain"), lean=True, precision="bfloat16")
+    kept = navia.load(vit)
+    assert kept is vit
+    back = navia.load(vit, lean=False, precision="float32")
+    assert (back.lean, back.precision) == (False, None)
+    assert (vit.lean, vit.precision) == (True, torch.bfloat16)
+    fresh = navia.load(MODELS["timm plain"]())
+    assert (fresh.lean, fresh.precision) == (False, None)
+
+
 def test_given_preprocessing_overrides_the_models_own() -> None:
     given = Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3)
     assert navia.load(MODELS["timm plain"](), preprocessing=given).preprocessing is given

@@ -1,10 +1,17 @@
 """What the forward saves, in work or in memory, changes neither answers nor gradients."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+)
 
 import navia
 from navia.reduce import parse
@@ -139,9 +146,38 @@ def test_first_row_and_heads_have_the_gradients_of_the_plain_forms() -> None:
         assert torch.allclose(ours, theirs, atol=1e-12)
 
 
-def test_a_hook_sees_every_row_of_the_last_block() -> None:
+HOOKS: dict[str, Callable[[nn.Module, Callable[[Tensor], None]], Any]] = {
+    "forward": lambda m, see: m.register_forward_hook(lambda _, __, output: see(output)),
+    "forward pre": lambda m, see: m.register_forward_pre_hook(lambda _, inputs: see(inputs[0])),
+    "full backward": lambda m, see: m.register_full_backward_hook(lambda _, __, grads: see(grads[0])),
+    "full backward pre": lambda m, see: m.register_full_backward_pre_hook(lambda _, grads: see(grads[0])),
+    "global forward": lambda m, see: register_module_forward_hook(lambda x, _, output: see(output) if x is m else None),
+    "global forward pre": lambda m, see: register_module_forward_pre_hook(lambda x, ins: see(ins[0]) if x is m else None),
+    "global backward": lambda m, see: register_module_full_backward_hook(lambda x, _, g: see(g[0]) if x is m else None),
+    "global backward pre": lambda m, see: register_module_full_backward_pre_hook(lambda x, g: see(g[0]) if x is m else None),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_hook_sees_every_row_of_the_last_block(kind: str) -> None:
     vit = build("timm plain")
     seen: list[int] = []
-    vit.model.blocks[-1].mlp.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
-    vit(images_for(vit))
+    handle = HOOKS[kind](vit.model.blocks[-1].mlp, lambda x: seen.append(x.shape[1]))
+    try:
+        vit(images_for(vit)).sum().backward()
+    finally:
+        handle.remove()
     assert seen == [vit.prefix + vit.grid[0] * vit.grid[1]]
+
+
+@pytest.mark.parametrize("spec", ["none", "tome:3"])
+def test_a_gradient_that_a_hook_keeps_is_not_changed_afterwards(spec: str) -> None:
+    vit = build("timm plain")
+    kept: list[tuple[Tensor, Tensor]] = []
+    for block in vit.model.blocks:
+        for part in (block.norm1, block.attn.qkv, block.attn.proj, block.norm2, block.mlp):
+            part.register_full_backward_hook(lambda _, ins, outs: kept.extend((g, g.clone()) for g in (*ins, *outs)))
+    outcome = _walked(vit, spec)[0]
+    assert outcome.features is not None
+    assert len(kept) == 10 * vit.depth
+    assert all(torch.equal(now, then) for now, then in kept)

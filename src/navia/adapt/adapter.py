@@ -20,9 +20,8 @@ from navia.adapt.parameters import fingerprint, relative_move
 from navia.adapt.statistics import SourceStatistics
 from navia.adapt.world import World
 from navia.callbacks import Callback, Callbacks
-from navia.errors import SpecError
+from navia.errors import InputError, SpecError
 from navia.reduce import ReducerLike, parse
-from navia.vit.device import keep_freed_memory
 from navia.vit.load import load
 from navia.vit.vit import ViT
 
@@ -58,6 +57,7 @@ class Adapter:
         self.steps = 0
         self.last: Step | None = None
         self._source_state = guard.source if guard else method.state()
+        self._state_id = object()  # replaced whenever the state changes: tells looks of the present state from older ones
         self.callbacks.start(self)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -73,10 +73,18 @@ class Adapter:
         with torch.inference_mode(False), torch.enable_grad():  # callers may well be inside no_grad or inference_mode
             look = self.method.look(images.clone() if images.is_inference() else images)
         look.seconds = time.perf_counter() - start
+        look.state_id = self._state_id
         return look.logits, look
 
     def update(self, look: Look) -> Step:
-        """The second half: adapt to a batch that has been answered, under the guard."""
+        """The second half: adapt to a batch that has been answered, under the guard. It must be the batch answered last:
+        a look from before another update, a reset or a load is refused."""
+        if look.state_id is not self._state_id:
+            raise InputError(
+                "this look is out of date: the adapter changed after `answer` made it (an update, reset or load), or another"
+                " adapter made it; call update(look) once, before the next answer"
+            )
+        self._state_id = object()
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
             learned = self.method.learn(look)
@@ -96,6 +104,7 @@ class Adapter:
     @torch.inference_mode(False)  # the optimiser cannot go on with tensors that were made in the caller's inference mode
     def reset(self) -> None:
         """Back to the source: parameters, optimiser, statistics and random numbers, to the bit."""
+        self._state_id = object()
         self.method.load_state(self._source_state)
         self.steps, self.last = 0, None
         if self.guard:
@@ -138,6 +147,7 @@ class Adapter:
     @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; a guard that was not there then begins anew."""
+        self._state_id = object()
         self.method.load_state(state["method"])
         if self.guard:
             self.guard.clear()
@@ -213,8 +223,6 @@ def adapt(
         source = SourceStatistics.load(source)
     reducer = parse(reduce)
     reducer.check(vit.depth)
-    if vit.cls_token.device.type == "cpu":
-        keep_freed_memory()
     made = kind(
         vit,
         reducer,

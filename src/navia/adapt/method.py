@@ -89,6 +89,7 @@ class Look:
     outcome: Outcome | None = None
     learned: "Learned | None" = None  # set by methods that must learn before they can answer
     seconds: float = 0.0  # that the answer took
+    state_id: object = None  # of the adapter's state that answered; see Adapter.update
 
 
 @dataclass

@@ -46,5 +46,8 @@ def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0, wor
 def _in_worker(cell: Cell, cpus: float, workers: int) -> Outcome:
     import torch
 
+    from navia.vit.device import keep_freed_memory
+
+    keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
     return attempt(cell, workers)

@@ -52,6 +52,7 @@ def bench(
     from navia.bench.presets import named
     from navia.bench.store import Store
     from navia.errors import SpecError
+    from navia.vit.device import keep_freed_memory
 
     if spec == "presets":
         _list_presets(as_json)
@@ -67,6 +68,7 @@ def bench(
         return
     if on not in ("local", "ray"):
         raise SpecError(f"--on is local or ray, not {on!r}")
+    keep_freed_memory()
     rows: list[dict[str, Any]] = []
     failed: FailedCellsError | None = None
     try:

@@ -55,10 +55,13 @@ def load_model(
     lean: bool = False,
     precision: str = "float32",
 ) -> "ViT":
-    from navia.vit.device import find_device
+    from navia.vit.device import find_device, keep_freed_memory
     from navia.vit.load import load
 
-    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision).to(find_device(device))
+    where = find_device(device)
+    if where.type == "cpu":
+        keep_freed_memory()
+    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision).to(where)
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit

@@ -11,6 +11,7 @@ import torch
 
 from navia.measure.clock import peak_memory, random_images
 from navia.measure.speed import Case, Setting, load, passes_of, runner
+from navia.vit.device import keep_freed_memory
 
 _FLOATS_PER_TOKEN = 12  # that a dense step keeps in every block, in widths of the model; measured, rounded up
 _MIB = 2**20
@@ -22,6 +23,7 @@ def measure_memory(setting: Setting, case: Case, threads: int, guard: bool = Tru
     """Peak above the level before and sum of all allocations of one call, in MiB. For a process of its own: what large
     calls have used before would hide what small ones need."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
     vit = load(setting)
     images, few = random_images(vit, setting.batch), random_images(vit, 2)
     made = runner(vit, case, guard)

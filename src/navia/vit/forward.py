@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from navia.errors import InputError, SpecError
@@ -59,13 +60,14 @@ class Outcome:
 @dataclass(frozen=True)
 class _Wish:
     """What is to be seen of every block. rows: how many rows of the last block anybody reads; None: all. reuse: whether
-    sums may be written into what the parts put out."""
+    sums may be written into what the parts put out. hooked: whether hooks may keep gradients, which stay unchanged then."""
 
     features: bool
     keys: bool
     attention: bool
     rows: int | None
     reuse: bool
+    hooked: bool
     breathe: Callable[[], None] | None
 
 
@@ -107,7 +109,7 @@ def run(
         hooked = _hooked(vit)
         all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
         reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, breathe)
+        wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, hooked, breathe)
         counts, cls_rows, seen = [tokens.length], [], []
         for layer, r in enumerate(reduce.amounts(vit.depth)):
             if vit.lean and torch.is_grad_enabled():
@@ -146,7 +148,7 @@ def _block(vit: ViT, reduce: Reducer, touch: Touch, wish: _Wish, layer: int, r: 
     normed = vit.norm1(layer, tokens.values)
     cls_row = None
     if wish.features:
-        normed, cls_row = look_at_first_row(normed)
+        normed, cls_row = (normed, normed[:, 0]) if wish.hooked else look_at_first_row(normed)
     q, k, v = vit.qkv(layer, normed)
     sizes = tokens.sizes if reduce.weighs_attention else None
     left = tokens.prefix + reduce.left(tokens.image_count, r) if r else tokens.length
@@ -222,8 +224,13 @@ def _first_rows(tokens: Tokens, count: int) -> Tokens:
 
 
 def _hooked(vit: ViT) -> bool:
-    """Whether somebody looks at, and may keep, what the parts put out."""
-    return not torch.compiler.is_compiling() and any(module._forward_hooks for module in vit.modules())
+    """Whether hooks of any kind look at, and may keep, inputs, outputs or gradients of the parts."""
+    if torch.compiler.is_compiling():
+        return False
+    return _has_any_global_hook() or any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        for module in vit.modules()
+    )
 
 
 def _check_touch(vit: ViT, touch: Touch) -> None:

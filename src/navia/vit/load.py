@@ -41,31 +41,43 @@ def load(
     checkpoint: str | Path | None = None,
     preprocessing: Preprocessing | None = None,
     pretrained: bool = True,
-    lean: bool = False,
-    precision: str = "float32",
+    lean: bool | None = None,
+    precision: str | None = None,
     **options: Any,
 ) -> ViT:
     """Load a ViT for reduction and adaptation.
 
     model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", "embedded" (a small ViT that comes with navia),
-    or a module of these families.
+    or a module of these families. A ViT or module that is given is never changed, except that a module is put into
+    evaluation mode: with `checkpoint` the weights go into a copy of it, with the other arguments a given ViT gets a second
+    view that shares its weights.
     checkpoint: a local .safetensors or .pth file with the weights (no weights are then downloaded).
     preprocessing: overrides what comes with the model.
     pretrained: False leaves the weights random (for costs and tests).
     lean: gradients with less memory and more time, see `ViT`. precision: float32, or bfloat16 for the matrix products.
+    None keeps what a given ViT has; otherwise lean is off and the precision is float32.
     options: passed to the library's constructor (num_classes, img_size, ...).
     """
     if isinstance(model, nn.Module):
         if options:
             raise ModelError(f"options {', '.join(options)} make no sense for a ready module")
-        module, given, name = model, preprocessing, None
+        module, given, name = copy.deepcopy(model) if checkpoint is not None else model, preprocessing, None
     else:
         module, given = _create(model, pretrained and checkpoint is None, preprocessing, options)
         name = model
     if checkpoint is not None:
         load_checkpoint(module.model if isinstance(module, ViT) else module, checkpoint)
-    vit = wrap(module, given, name).eval()
-    vit.lean, vit.precision = lean or vit.lean, find_precision(precision) or vit.precision
+    vit = wrap(module, given, name)
+    if not isinstance(model, ViT):
+        vit.eval()
+    elif vit is model:
+        if lean is None and precision is None:
+            return vit
+        vit = vit.view()
+    if lean is not None:
+        vit.lean = lean
+    if precision is not None:
+        vit.precision = find_precision(precision)
     return vit
 
 
@@ -74,9 +86,9 @@ def wrap(model: nn.Module, preprocessing: Preprocessing | None = None, name: str
     if isinstance(model, ViT):
         if preprocessing is None:
             return model
-        twin = copy.copy(model)  # with everything that was set on it: lean, precision, compiler
-        twin.preprocessing = preprocessing
-        return twin
+        view = model.view()
+        view.preprocessing = preprocessing
+        return view
     libraries = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     try:
         if "timm" in libraries:

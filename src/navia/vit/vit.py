@@ -1,8 +1,9 @@
 """A Vision Transformer as navia sees it: the parts that the one forward walks through, whichever library made them."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,14 @@ class ViT(nn.Module, ABC):
         self.precision: torch.dtype | None = None
         self.compiler: str | None = None
         self.whole_last_block = False
+
+    def view(self) -> Self:
+        """A second ViT over the same `model`, with the same settings; what is set on one does not show in the other."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():  # a shallow copy alone would share the tables of modules and hooks
+            if isinstance(value, dict | set):
+                object.__setattr__(other, name, value.copy())
+        return other
 
     # ---- what it is
 

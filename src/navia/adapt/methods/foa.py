@@ -1,7 +1,8 @@
 """FOA: forward-only adaptation of prompts by CMA-ES (Niu et al., 2024; arXiv 2404.01650)."""
 
+import functools
 import math
-import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +72,7 @@ class Foa(Method):
         bound = prompt_bound(self.vit.patch_size, self.vit.dim)
         first = (torch.rand(shape, generator=self.generator) * 2 - 1) * bound
         self.memory["prompts"] = first.to(self.vit.cls_token.device)
-        self.memory["search"] = pickle.dumps(_Search(shape[0] * shape[1], self.options, self.seed))
+        self.search = _Search(shape[0] * shape[1], self.options, self.seed)
 
     def touch(self) -> Touch:
         return Touch(prompts=self.memory["prompts"])
@@ -83,9 +84,8 @@ class Foa(Method):
         if not self._recent.suffice(len(images) + (0 if recent is None else len(recent))):
             outcome = self.walk(images, features=True)
             return Look(self._answer(outcome), images, outcome, Learned(kept=0, note="too few images for statistics yet"))
-        search = pickle.loads(self.memory["search"])
         shape = self.memory["prompts"].shape
-        candidates = [*search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
+        candidates = [*self.search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
         losses, best, features = [], None, []
         for candidate in candidates:
             prompts = torch.from_numpy(candidate).to(images).view(shape)
@@ -107,10 +107,11 @@ class Foa(Method):
         prompts, outcome = best
         answer = self._answer(outcome)
         if math.inf in losses:
+            self.search.take_back()
             return Look(answer, images, outcome, Learned(kept=0, note="the loss of a candidate is not finite"))
-        search.tell(candidates, losses)
+        self.search.tell(candidates, losses)
         self._shift.update(torch.stack(features).mean(dim=0))
-        self.memory.update(prompts=prompts, search=pickle.dumps(search))
+        self.memory["prompts"] = prompts
         return Look(answer, images, outcome, Learned(kept=len(images), loss=min(losses)))
 
     def learn(self, look: Look) -> Learned:
@@ -134,6 +135,13 @@ class Foa(Method):
     def remembers(self) -> dict[str, tuple[int | None, ...]]:
         return {"recent": (None, self.vit.depth, self.vit.dim), "running_feature": (self.vit.dim,)}
 
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"search": self.search.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.search.load_state(state.get("search"))
+        super().load_state(state)
+
     @property
     def _shift(self) -> ActivationShift:
         assert self.source is not None
@@ -156,25 +164,113 @@ def population(dimensions: int, options: FoaOptions) -> int:
 
 
 class _Search:
-    """CMA-ES around zero with random numbers of its own, so that a stream can be reset and resumed to the bit."""
+    """CMA-ES around zero with random numbers of its own. Its state is a dictionary of tensors and numbers, from which a
+    stream goes on to the bit: the attributes of pycma's strategy that one generation hands on to the next."""
+
+    ARRAYS = ("mean", "mean_old", "pc", "pc2", "adapt_sigma.ps", "sigma_vec.scaling")
+    NUMBERS = ("sigma", "countiter", "countevals", "adapt_sigma.delta", "sigma_vec.is_identity")
+    FULL_ARRAYS = ("sm.C", "sm.B", "sm.D")  # the covariance and its eigenvectors and axes, which are updated now and then
+    FULL_NUMBERS = ("sm.last_update", "sm.count_tell", "sm.count_eigen")
 
     def __init__(self, dimensions: int, options: FoaOptions, seed: int) -> None:
+        self.made_of = (dimensions, options, seed)
+        self.random = np.random.RandomState(seed)
+        self.strategy = self._strategy()
+        self._arrays = self.ARRAYS + (() if options.diagonal else self.FULL_ARRAYS)
+        self._numbers = self.NUMBERS + (() if options.diagonal else self.FULL_NUMBERS)
+
+    def _strategy(self) -> Any:
         try:
             import cma
         except ImportError as error:
             raise NaviaError("method 'foa' needs the cma package: pip install 'navia[bench]'") from error
-        self.random = np.random.RandomState(seed)
+        dimensions, options, _ = self.made_of
         settings: dict[str, Any] = {
             "popsize": population(dimensions, options),
             "verbose": -9,
             "randn": self.random.randn,
             "seed": float("nan"),  # leaves the global generator alone
             "CMA_diagonal": options.diagonal,
+            "conditioncov_alleviate": [1e8, 0],  # 0: no change of coordinates, which would be one more state
         }
-        self.strategy = cma.CMAEvolutionStrategy(np.zeros(dimensions), options.sigma, settings)
+        strategy = cma.CMAEvolutionStrategy(np.zeros(dimensions), options.sigma, settings)
+        strategy.mean_old = strategy.mean
+        strategy.timer = cma.utilities.utils.ElapsedWCTime()  # it makes one in the first generation only
+        return strategy
 
     def ask(self) -> list[np.ndarray]:
+        self._before_ask = self.random.get_state(legacy=False), self._directions()
         return list(self.strategy.ask())
 
     def tell(self, candidates: list[np.ndarray], losses: list[float]) -> None:
         self.strategy.tell(candidates, losses)
+
+    def take_back(self) -> None:
+        """Candidates that cannot be told are asked for again."""
+        drawn, directions = self._before_ask
+        self.random.set_state(drawn)
+        self.strategy.pop_injection_directions = list(directions)
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain numbers, as copies. A tensor keeps the order of its array in memory: sums follow it."""
+        drawn: Any = self.random.get_state(legacy=False)
+        found: dict[str, Any] = {name: torch.from_numpy(np.array(self._get(name), np.float64)) for name in self._arrays}
+        found |= {name: np.asarray(self._get(name)).item() for name in self._numbers}
+        found["directions"] = torch.from_numpy(self._directions())
+        found["random.key"] = torch.from_numpy(drawn["state"]["key"].astype(np.int64))
+        found["random.pos"] = int(drawn["state"]["pos"])
+        return found | {"random.has_gauss": int(drawn["has_gauss"]), "random.gauss": float(drawn["gauss"])}
+
+    def load_state(self, state: object) -> None:
+        """Back to a state from `state()`, to the bit; anything else is refused before it changes anything."""
+        own = self.state()
+        if not isinstance(state, Mapping) or state.keys() != own.keys():
+            raise NaviaError(
+                "this state of method 'foa' holds no search that can be read (older versions of navia kept it as a pickle,"
+                " which can run code): start the stream anew"
+            )
+        for name, value in own.items():
+            given = state[name]
+            fits = isinstance(given, Tensor) and _fits(given, value) if isinstance(value, Tensor) else _is_number(given)
+            if not fits:
+                raise NaviaError(f"this state of method 'foa' does not fit: {name} is not of the kind or shape it must be")
+        self.strategy = self._strategy()
+        for name in self._arrays:
+            self._set(name, np.array(state[name].cpu().numpy()))
+        for name in self._numbers:
+            self._set(name, state[name])
+        directions = list(np.array(state["directions"].cpu().numpy()))
+        self.strategy.pop_injection_directions = directions
+        self.strategy._indices_of_selective_mirrors = range(len(directions))
+        self.strategy._updateBDfromSM(self.strategy.sm)
+        inner = {"key": state["random.key"].cpu().numpy().astype(np.uint32), "pos": state["random.pos"]}
+        drawn = {"bit_generator": "MT19937", "state": inner}
+        self.random.set_state(drawn | {"has_gauss": state["random.has_gauss"], "gauss": state["random.gauss"]})
+
+    def __getstate__(self) -> tuple[tuple[int, FoaOptions, int], dict[str, Any]]:
+        return self.made_of, self.state()
+
+    def __setstate__(self, saved: tuple[tuple[int, FoaOptions, int], dict[str, Any]]) -> None:
+        self.__init__(*saved[0])  # type: ignore[misc]
+        self.load_state(saved[1])
+
+    def _directions(self) -> np.ndarray:
+        """[K, dimensions] mirrors of bad candidates, which a small population tries in the next generation."""
+        return np.array(self.strategy.pop_injection_directions, np.float64).reshape(-1, self.made_of[0])
+
+    def _get(self, name: str) -> Any:
+        *way, last = name.split(".")
+        return getattr(functools.reduce(getattr, way, self.strategy), last)
+
+    def _set(self, name: str, value: Any) -> None:
+        *way, last = name.split(".")
+        setattr(functools.reduce(getattr, way, self.strategy), last, value)
+
+
+def _fits(given: Tensor, own: Tensor) -> bool:
+    """The scaling has no axes until CMA-ES first changes it, and the number of directions varies."""
+    return given.dtype == own.dtype and (given.shape[-1:] == own.shape[-1:] or 0 in (given.dim(), own.dim()))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
