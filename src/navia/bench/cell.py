@@ -72,6 +72,10 @@ class Cell:
                 values.pop(name)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
+    def values(self) -> dict[str, Any]:
+        """All fields as plain values, the options as a dictionary."""
+        return {**asdict(self), "options": json.loads(self.options)}
+
     @property
     def title(self) -> str:
         return f"{self.model} {self.setting}"
@@ -112,8 +116,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         trace["tsne"] = look(adapter, pictures, cell.batch, workers)
     row = {
         "key": cell.key,
-        **{name: value for name, value in asdict(cell).items() if name != "options"},
-        "options": options,
+        **cell.values(),
         "realtime_ratio": ratio,
         **_scores(answers),
         **_costs(vit, cell, answers),

@@ -136,13 +136,20 @@ def missing(spec: Spec, store: Store) -> list[Cell]:
 
 
 def run_grid(
-    spec: Spec, store: Store, engine: "Engine | None" = None, tell: Callable[[Failure], None] | None = None
+    spec: Spec,
+    store: Store,
+    engine: "Engine | None" = None,
+    tell: Callable[[Failure], None] | None = None,
+    name: str = "spec",
 ) -> Iterator[Done]:
     """Run what is missing; each cell counts once its row is on disk. One that fails does not stop the others: `tell` hears
-    of it at once, and FailedCellsError comes at the end."""
+    of it at once, and FailedCellsError comes at the end. name: under which the store keeps the spec, for `navia report`;
+    give each spec of one folder its own, for the newest of a name replaces the one before."""
     with store.writing():
+        asked = cells(spec)
+        store.keep_spec(name, spec, asked)
         wanted = missing(spec, store)
-        total = len(cells(spec))
+        total = len(asked)
         waiting = {cell.key: cell for cell in wanted}
         rows, worked, started = store.rows(), 0.0, time.monotonic()
         failures: list[Failure] = []

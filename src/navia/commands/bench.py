@@ -49,7 +49,7 @@ def bench(
         navia bench paper-table1 --model timm:deit_tiny_patch16_224 --data imagenet/val --out results
     """
     from navia.bench.grid import FailedCellsError, estimate, run_grid
-    from navia.bench.presets import named
+    from navia.bench.presets import name_of, named
     from navia.bench.store import Store
     from navia.errors import SpecError
 
@@ -70,7 +70,8 @@ def bench(
     rows: list[dict[str, Any]] = []
     failed: FailedCellsError | None = None
     try:
-        rows.extend(_with_progress(run_grid(asked, store, _engine(on, ray_address, cpus, gpus, workers), _tell)))
+        engine = _engine(on, ray_address, cpus, gpus, workers)
+        rows.extend(_with_progress(run_grid(asked, store, engine, _tell, name_of(spec))))
     except FailedCellsError as error:
         failed = error
     except KeyboardInterrupt:
