@@ -6,8 +6,9 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,14 @@ from navia.adapt.adapter import Adapter, adapt
 from navia.adapt.method import METHODS
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceError, SourceStatistics
+from navia.bench.inputs import Inputs, checkpoint_digest, model_digest, names_and_sizes
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
 from navia.bench.tsne import Tsne, look, shown
 from navia.errors import InputError
+from navia.files import expanded
 from navia.images.domain import Domain
+from navia.images.folder import Folder, scan
 from navia.images.loader import Loader
 from navia.images.open import SHIFTED, Opened, leave_out_source, open_domains, open_source, shifted_itself
 from navia.images.streams import Stream, make_stream
@@ -34,10 +38,23 @@ from navia.vit.labels import class_names
 from navia.vit.load import load
 from navia.vit.vit import ViT
 
+_DIGESTED = {
+    "model_digest": "model",
+    "checkpoint_digest": "checkpoint",
+    "data_digest": "data",
+    "source_digest": "source_path",
+}  # the digest of what each path leads to
+
 
 @dataclass(frozen=True)
 class Cell:
-    """All that decides a row, in plain values: equal cells have equal keys, on any machine that has the same paths."""
+    """All that decides a row, in plain values.
+
+    The key is a digest of them, and a finished cell is known by it. A path is no part of the key where what it leads to is
+    there: the digest of the weights or images stands for it (see `inputs.py`). So the key is the same however a path is
+    written and wherever the files lie, and another one once they have changed. The fields keep the paths as they were
+    written, for display and for reading. What has no local files (a name on a hub, the embedded sample) counts by its name.
+    """
 
     model: str
     checkpoint: str | None
@@ -62,14 +79,28 @@ class Cell:
     label: str | None = field(default=None, compare=False)
     tsne: Tsne | None = None
     guarded: bool = True
+    model_digest: str | None = None  # of the folder that `model` names
+    checkpoint_digest: str | None = None
+    data_digest: str | None = None  # names and sizes of the images of `domains`
+    source_digest: str | None = None  # of `source_path`
+    times_digest: str | None = field(default=None, compare=False)  # when images of the data and the source were written
 
     @property
     def key(self) -> str:
         values = asdict(self)
-        values.pop("label")
-        for name, usual in (("tsne", None), ("guarded", True)):  # rows have had their keys since before there were these
+        for name in ("label", "times_digest"):
+            values.pop(name)
+        # rows have had their keys since before there were these
+        for name, usual in (("tsne", None), ("guarded", True), *((name, None) for name in _DIGESTED)):
             if values[name] == usual:
                 values.pop(name)
+        for name, path in _DIGESTED.items():
+            if name in values:
+                values.pop(path)
+        if (
+            self.data_digest is not None and not self.corrupted
+        ):  # it holds the names of parts; others are called by their path
+            del values["domain"], values["domains"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     def values(self) -> dict[str, Any]:
@@ -92,7 +123,7 @@ class Cell:
 
 def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     """Row and trace of one cell, from scratch."""
-    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    vit = _model_of(cell)
     opened, clean = _data(cell)
     domains = _streamed(cell, opened)
     stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift)
@@ -134,25 +165,67 @@ def _without_images(answered: Answered) -> Answered:
     return replace(answered, batch=replace(answered.batch, images=answered.batch.images[:0].clone()))
 
 
+def _model_of(cell: Cell) -> ViT:
+    return _model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
+
+
 @functools.lru_cache(maxsize=2)
-def _model(name: str, checkpoint: str | None, crop_only: bool) -> ViT:
-    vit = load(name, checkpoint=checkpoint).to(find_device())
+def _model(name: str, checkpoint: str | None, crop_only: bool, of_model: str | None, of_checkpoint: str | None) -> ViT:
+    """The digests decide whether a model that was loaded before is still the one that is asked for."""
+    if of_model is not None:
+        name = f"hf:{expanded(name.removeprefix('hf:'))}"
+    vit = load(name, checkpoint=None if checkpoint is None else expanded(checkpoint)).to(find_device())
+    if (model_digest(name), checkpoint_digest(checkpoint)) != (of_model, of_checkpoint):
+        raise InputError(_changed(checkpoint or name))
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit
 
 
+def _changed(path: str) -> str:
+    return f"{path!r} has changed, or is another one here, since the benchmark began: start it again"
+
+
 def _data(cell: Cell) -> tuple[Opened, Domain | None]:
     """Domains without the source images, and the source images; None: the data has no clean ones."""
-    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    vit = _model_of(cell)
     names = class_names(vit)
     made = cell.domains if cell.corrupted else ()
-    opened = open_domains(cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity)
+    _check_unchanged(cell.data, cell.domains, cell.corrupted, cell.source_path, cell.data_digest, cell.source_digest)
+    opened = open_domains(
+        cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity, parts=cell.domains,
+        lister=_lister(cell.data_digest),
+    )  # fmt: skip
     if cell.source_path is not None:
-        return opened, open_source(cell.source_path, cell.source_images)
+        return opened, open_source(cell.source_path, cell.source_images, _lister(cell.source_digest))
     if opened.kind in SHIFTED:
         return opened, None
     return leave_out_source(opened, cell.source_images)
+
+
+def _lister(digest: str | None) -> Callable[[Path], Folder]:
+    return scan if digest is None else functools.partial(_listing, digest)
+
+
+@functools.lru_cache(maxsize=16)
+def _listing(digest: str, folder: Path) -> Folder:
+    """The next cells mostly want the same pictures. 50,000 of them take 26 MB; 16 are the corruptions of one severity and
+    the source. digest: of what the folder is a part of; once that changed, it is listed again."""
+    return scan(folder)
+
+
+@functools.lru_cache(maxsize=16)
+def _check_unchanged(
+    data: str, domains: tuple[str, ...], corrupted: bool, source: str | None, of_data: str | None, of_source: str | None
+) -> None:
+    """Once in every process: workers may see other files, and some may have changed since the digests were made."""
+    inputs = Inputs()
+    if of_data is not None:
+        stamps = inputs.stamps(inputs.data(data), domains, corrupted)
+        if names_and_sizes(stamps) != of_data:
+            raise InputError(_changed(data))
+    if of_source is not None and source is not None and names_and_sizes(inputs.source(source)) != of_source:
+        raise InputError(_changed(source))
 
 
 def _streamed(cell: Cell, opened: Opened) -> list[Domain]:
@@ -166,7 +239,7 @@ def _streamed(cell: Cell, opened: Opened) -> list[Domain]:
 
 
 def _statistics(cell: Cell, clean: Domain, workers: int) -> SourceStatistics:
-    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    vit = _model_of(cell)
     batches = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
     images: Iterator[Tensor] = (batch.images for batch in batches)
     return SourceStatistics.measure(vit, images, cell.reduce, fisher=METHODS.get(cell.method).needs_fisher)

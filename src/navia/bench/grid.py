@@ -1,20 +1,20 @@
 """Many cells: which ones a spec asks for, which are missing, and running those."""
 
+import itertools
 import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from navia.adapt.method import METHODS, changed_options
 from navia.bench.cell import Cell, run_cell
+from navia.bench.inputs import Data, Inputs, checkpoint_digest, model_digest, names_and_sizes, times
 from navia.bench.pace import total_seconds
 from navia.bench.store import Store
 from navia.bench.tsne import Tsne
-from navia.errors import NaviaError, SpecError
-from navia.images.layouts import recognise
+from navia.errors import NaviaError
 from navia.measure.tsne import check_installed
 from navia.reduce import parse
 from navia.spec import DataSpec, RunSpec, Spec
@@ -62,64 +62,73 @@ class FailedCellsError(NaviaError):
 
 
 def cells(spec: Spec) -> list[Cell]:
-    """Every combination, domain by domain, so that rows that are compared come one after the other."""
+    """Every combination, domain by domain, so that rows that are compared come one after the other. Looks at the weights and
+    lists the images that the spec names, for their digests."""
     if any(run.tsne for run in spec.runs):
         check_installed()
-    found = [
-        Cell(
-            model=model.name,
-            checkpoint=None if model.checkpoint is None else str(model.checkpoint),
-            crop_only=model.crop_only,
-            data=data.path,
-            domain=domain,
-            domains=(domain,) if data.stream == "reset" else _domain_names(data),
-            corrupted=bool(data.corruptions),
-            severity=data.severity if data.corruptions else 0,
-            stream=data.stream,
-            images=data.images,
-            label_shift=data.label_shift,
-            source_images=spec.source.images,
-            source_path=spec.source.path,
-            method=method,
-            reduce=reduce,
-            options=json.dumps(changed_options(method, run.options), sort_keys=True),
-            realtime=run.realtime,
-            adapt_for=adapt_for,
-            seed=seed,
-            batch=spec.batch,
-            label=run.label,
-            tsne=None if run.tsne is None else Tsne(**run.tsne.model_dump()),
-            guarded=run.guard,
-        )
-        for model in spec.models
-        for data in spec.data
-        for seed in spec.seeds
-        for domain in (_domain_names(data) if data.stream == "reset" else ("",))
-        for run in spec.runs
-        for method, reduce in _pairs(run)
-        for adapt_for in run.adapt_for
-        if seed == spec.seeds[0] or not _order_free(method, data, adapt_for)
-    ]
-    return list(dict.fromkeys(found))
+    inputs = Inputs()
+    of_source = inputs.source(spec.source.path)
+    found: dict[str, Cell] = {}
+    for model in spec.models:
+        checkpoint = None if model.checkpoint is None else str(model.checkpoint)
+        of_model, of_checkpoint = model_digest(model.name), checkpoint_digest(checkpoint)
+        for entry in spec.data:
+            data, made = inputs.data(entry.path, entry.corruptions, entry.parts), bool(entry.corruptions)
+            for seed, (domain, domains) in itertools.product(spec.seeds, _streams(entry, data)):
+                stamps = inputs.stamps(data, domains, made)
+                for run, method, reduce, adapt_for in _settings(spec):
+                    if seed != spec.seeds[0] and _order_free(method, entry, adapt_for):
+                        continue
+                    cell = Cell(
+                        model=model.name,
+                        checkpoint=checkpoint,
+                        crop_only=model.crop_only,
+                        data=entry.path,
+                        domain=domain,
+                        domains=domains,
+                        corrupted=made,
+                        severity=entry.severity if made else 0,
+                        stream=entry.stream,
+                        images=entry.images,
+                        label_shift=entry.label_shift,
+                        source_images=spec.source.images,
+                        source_path=spec.source.path,
+                        method=method,
+                        reduce=reduce,
+                        options=json.dumps(changed_options(method, run.options), sort_keys=True),
+                        realtime=run.realtime,
+                        adapt_for=adapt_for,
+                        seed=seed,
+                        batch=spec.batch,
+                        label=run.label,
+                        tsne=None if run.tsne is None else Tsne(**run.tsne.model_dump()),
+                        guarded=run.guard,
+                        model_digest=of_model,
+                        checkpoint_digest=of_checkpoint,
+                        data_digest=names_and_sizes(stamps),
+                        source_digest=names_and_sizes(of_source),
+                        times_digest=times([*stamps, *of_source]),
+                    )
+                    found.setdefault(cell.key, cell)
+    return list(found.values())
+
+
+def _streams(entry: DataSpec, data: Data) -> list[tuple[str, tuple[str, ...]]]:
+    """The domain of each cell, and all that its stream goes over."""
+    return [(name, (name,)) for name in data.names] if entry.stream == "reset" else [("", data.names)]
+
+
+def _settings(spec: Spec) -> Iterator[tuple[RunSpec, str, str, int | None]]:
+    for run in spec.runs:
+        for method, reduce in _pairs(run):
+            for adapt_for in run.adapt_for:
+                yield run, method, reduce, adapt_for
 
 
 def _order_free(method: str, data: DataSpec, adapt_for: int | None) -> bool:
     """Without adaptation the order of the same images changes nothing, unless it decides which are scored: one seed is
     enough."""
     return method == "none" and data.images is None and data.stream == "reset" and adapt_for is None
-
-
-def _domain_names(data: DataSpec) -> tuple[str, ...]:
-    if data.corruptions:
-        return data.corruptions
-    if data.path == "embedded" or data.path.startswith("datasets:"):
-        return ("clean" if data.path == "embedded" else data.path.removeprefix("datasets:"),)
-    layout = recognise(Path(data.path))
-    names = tuple(part.name or layout.root.name for part in layout.parts)
-    unknown = sorted(set(data.parts) - set(names))
-    if unknown:
-        raise SpecError(f"{data.path!r} has no part {', '.join(unknown)}; it has {', '.join(names)}")
-    return data.parts or names
 
 
 def _pairs(run: RunSpec) -> Iterator[tuple[str, str]]:
@@ -131,8 +140,14 @@ def _pairs(run: RunSpec) -> Iterator[tuple[str, str]]:
 
 
 def missing(spec: Spec, store: Store) -> list[Cell]:
-    done = {row["key"] for row in store.rows()}
-    return [cell for cell in cells(spec) if cell.key not in done]
+    """Cells of the spec without a row of the weights and images that are there now."""
+    return _without_row(cells(spec), store.rows())
+
+
+def _without_row(asked: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> list[Cell]:
+    """A row that does not tell when its images were written counts: it has none, or is from before rows told it."""
+    done = {row["key"]: row.get("times_digest") for row in rows}
+    return [cell for cell in asked if cell.key not in done or done[cell.key] not in (None, cell.times_digest)]
 
 
 def run_grid(
@@ -148,10 +163,10 @@ def run_grid(
     with store.writing():
         asked = cells(spec)
         store.keep_spec(name, spec, asked)
-        wanted = missing(spec, store)
+        rows, worked, started = store.rows(), 0.0, time.monotonic()
+        wanted = _without_row(asked, rows)
         total = len(asked)
         waiting = {cell.key: cell for cell in wanted}
-        rows, worked, started = store.rows(), 0.0, time.monotonic()
         failures: list[Failure] = []
         for outcome in (engine or one_by_one)(wanted):
             if isinstance(outcome, Failure):
@@ -194,5 +209,6 @@ def attempt(cell: Cell, workers: int = 0) -> Outcome:
 
 def estimate(spec: Spec, store: Store) -> tuple[list[Cell], float | None]:
     """Missing cells, and the seconds they will take judged by the rows that are there; None: nothing to judge by."""
-    wanted = missing(spec, store)
-    return wanted, total_seconds(wanted, store.rows())
+    rows = store.rows()
+    wanted = _without_row(cells(spec), rows)
+    return wanted, total_seconds(wanted, rows)

@@ -24,14 +24,16 @@ class Store:
         self.path = folder / "rows.jsonl"
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows; a last line that was cut off by a kill does not count."""
+        """All whole rows; a last line that was cut off by a kill does not count. Of rows with one key the last one counts: a
+        cell is run again where its images have changed."""
         if not self.path.exists():
             return []
         lines = self.path.read_bytes().split(b"\n")
         try:
-            return [json.loads(line) for line in lines[:-1]]
+            rows = [json.loads(line) for line in lines[:-1]]
         except json.JSONDecodeError as error:
             raise InputError(f"{str(self.path)!r} holds a line that is no row: {error}") from error
+        return _newest(rows)
 
     @contextmanager
     def writing(self) -> Iterator["Store"]:
@@ -108,6 +110,12 @@ class Store:
             if len(kept) < len(whole):
                 with self.path.open("r+b") as file:
                     file.truncate(len(kept))
+
+
+def _newest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last row of each key, in the order of the file."""
+    last = {row["key"]: number for number, row in enumerate(rows)}
+    return [rows[number] for number in sorted(last.values())]
 
 
 def _file_name(name: str) -> str:

@@ -61,8 +61,8 @@ def bench(
         severity=severity, images=images, seeds=seed, batch=batch, crop_only=crop_only,
     )  # fmt: skip
     store = Store(out)
-    wanted, seconds = estimate(asked, store)
     if dry_run:
+        wanted, seconds = estimate(asked, store)
         _print_plan(wanted, seconds, as_json)
         return
     if on not in ("local", "ray"):
