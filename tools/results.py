@@ -63,10 +63,8 @@ def main(folder: Path) -> None:
 
 def in_words(values: dict[str, Any]) -> str:
     """What a cell asks for, as it was written: without its label and without digests of files."""
-    names = [
-        field.name for field in dataclasses.fields(Cell) if field.name != "label" and not field.name.endswith("_digest")
-    ]
     usual = {field.name: field.default for field in dataclasses.fields(Cell)}
+    names = [name for name in usual if name != "label" and not name.endswith("_digest")]
     return json.dumps({name: values.get(name, usual[name]) for name in names}, sort_keys=True)
 
 
