@@ -313,3 +313,32 @@ def test_a_dry_run_keeps_no_spec(tmp_path: Path) -> None:
         command = ["bench", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "rows"), *more]
         assert CliRunner().invoke(app, command).exit_code == 0
         assert [kept["name"] for kept in Store(tmp_path / "rows").specs()] == names
+
+
+BROKEN = """
+models: [{name: embedded}]
+data: [{path: embedded, corruptions: [contrast], images: 24}]
+source: {images: 8}
+runs: [{method: tent, options: {lr: 1.0e+38}, guard: false%s}]
+batch: 8
+"""
+
+
+@pytest.mark.parametrize("more", ["", ", adapt_for: 2"])
+def test_a_run_that_ends_in_nan_has_a_row_and_a_report(more: str, tmp_path: Path) -> None:
+    """A collapse is a result: its images count as wrong, the row says where it began, and it is not run again."""
+    spec, store = parse_spec(BROKEN % more, "a"), Store(tmp_path)
+    (done,) = run_grid(spec, store)
+    (line,) = store.path.read_text().splitlines()
+    row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert json.loads(json.dumps(done.row)) == row
+    assert row["collapsed"] == (2 if more else 1)
+    assert (row["nll"], row["ece"]) == (None, None)
+    trace = store.trace(row["key"])
+    assert row["correct"] == sum(trace["right"]) == trace["right"][0]
+    assert row["top1"] == row["correct"] / row["count"] <= row["top5"]
+    assert sum(trace["predicted"]) == (0 if more else 8)
+    assert trace["entropy"][-1] is None
+    assert list(run_grid(spec, store)) == []
+    result = CliRunner().invoke(app, ["report", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0

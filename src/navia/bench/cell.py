@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import math
 import platform
 import statistics
 import time
@@ -150,6 +151,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         **cell.values(),
         "realtime_ratio": ratio,
         **_scores(answers),
+        "collapsed": next((a.batch.number for a in answers if bool(_broken(a.logits).any())), None),
         **_costs(vit, cell, answers),
         "peak_mib": peak_mib,
         "guard": [f"batch {a.batch.number}: {a.step.guard}" for a in answers if a.step.guard],
@@ -157,7 +159,28 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         "wall_seconds": time.time() - started,
         "fingerprint": _fingerprint(vit, cell, opened, stream, source),
     }
-    return row, trace
+    return finite(row), finite(trace)
+
+
+def finite(value: Any) -> Any:
+    """The same with None in place of every number that JSON cannot hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(finite, value))
+    return value
+
+
+def _broken(logits: Tensor) -> Tensor:
+    """[B] images without a prediction: a run without the guard may end in NaN, and what it answers then is wrong."""
+    return ~torch.isfinite(logits).all(dim=1)
+
+
+def _right(answered: Answered) -> Tensor:
+    """[B] images whose prediction is their label."""
+    return (answered.logits.argmax(dim=1) == answered.batch.labels) & ~_broken(answered.logits)
 
 
 def _without_images(answered: Answered) -> Answered:
@@ -256,13 +279,16 @@ def _adapter(cell: Cell, vit: ViT, opened: Opened, source: SourceStatistics | No
 
 
 def _scores(answers: Sequence[Answered]) -> dict[str, Any]:
-    """Of all answers, each given when its batch came."""
+    """Of all answers, each given when its batch came. Where a logit is not finite the image counts as wrong, and of all
+    together there is neither a likelihood nor a calibration error."""
     logits = torch.cat([a.logits for a in answers])
     labels = torch.cat([a.batch.labels for a in answers])
-    correct = int((logits.argmax(dim=1) == labels).sum())
-    low, high = wilson(correct, len(labels))
-    scores = {"top1": top_k(logits, labels), "top5": top_k(logits, labels, 5), "ece": ece(logits, labels)}
-    return {"count": len(labels), "correct": correct, **scores, "nll": nll(logits, labels), "low": low, "high": high}
+    whole = ~_broken(logits)
+    count, correct = len(labels), int(sum(int(_right(a).sum()) for a in answers))
+    low, high = wilson(correct, count)
+    top5 = top_k(logits[whole], labels[whole], 5) * int(whole.sum()) / count if bool(whole.any()) else 0.0
+    of_all = {"ece": ece(logits, labels), "nll": nll(logits, labels)} if bool(whole.all()) else {"ece": None, "nll": None}
+    return {"count": count, "correct": correct, "top1": correct / count, "top5": top5, **of_all, "low": low, "high": high}
 
 
 def _costs(vit: ViT, cell: Cell, answers: Sequence[Answered]) -> dict[str, Any]:
@@ -284,9 +310,9 @@ def _pace(answers: Sequence[Answered]) -> float:
 def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
     """Right answers per batch and which classes were answered, which the report draws; the rest of each step, for people."""
     classes = torch.cat([a.logits for a in answers]).shape[1]
-    predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1) for a in answers]), minlength=classes)
+    predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1)[~_broken(a.logits)] for a in answers]), minlength=classes)
     return {
-        "right": [int((a.logits.argmax(dim=1) == a.batch.labels).sum()) for a in answers],
+        "right": [int(_right(a).sum()) for a in answers],
         "images": [len(a.batch.labels) for a in answers],
         "entropy": [a.step.entropy for a in answers],
         "discrepancy": [a.step.discrepancy for a in answers],

@@ -11,7 +11,7 @@ from typing import Any
 from navia.adapt.method import METHODS, changed_options
 from navia.bench.cell import Cell, run_cell
 from navia.bench.inputs import Data, Inputs, checkpoint_digest, model_digest, names_and_sizes, times
-from navia.bench.pace import total_seconds
+from navia.bench.pace import Pace, Waiting, total_seconds
 from navia.bench.store import Store
 from navia.bench.tsne import Tsne
 from navia.errors import NaviaError
@@ -166,23 +166,23 @@ def run_grid(
         rows, worked, started = store.rows(), 0.0, time.monotonic()
         wanted = _without_row(asked, rows)
         total = len(asked)
-        waiting = {cell.key: cell for cell in wanted}
+        waiting, left, pace = {cell.key: cell for cell in wanted}, Waiting(wanted), Pace(rows)
         failures: list[Failure] = []
         for outcome in (engine or one_by_one)(wanted):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
-                del waiting[outcome.cell.key]
+                left.remove(waiting.pop(outcome.cell.key))
                 if tell is not None:
                     tell(outcome)
                 continue
             row, trace = outcome
             store.add(row, trace)
-            rows.append(row)
+            pace.add(row)
             cell = waiting.pop(row["key"])
+            left.remove(cell)
             worked += row["wall_seconds"]
             at_once = worked / (time.monotonic() - started)  # how many cells run side by side
-            left = (total_seconds(list(waiting.values()), rows) or 0.0) / at_once
-            yield Done(cell, row, total - len(waiting) - len(failures), total, left)
+            yield Done(cell, row, total - len(waiting) - len(failures), total, (left.seconds(pace) or 0.0) / at_once)
     if failures:
         raise FailedCellsError(failures)
 

@@ -55,9 +55,9 @@ class Store:
         try:
             traces.mkdir(exist_ok=True)
             with written_whole(traces / f"{row['key']}.json") as path:
-                path.write_text(json.dumps(trace))
+                path.write_text(json.dumps(trace, allow_nan=False))
             with self.path.open("ab") as file:
-                file.write(json.dumps(row).encode() + b"\n")
+                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

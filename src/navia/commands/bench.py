@@ -100,7 +100,9 @@ def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:
         for done in grid:
             left = f"{_readable(done.left)} left"
             progress.update(task, completed=done.done, total=done.total, left=left)
-            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * done.row['top1']:.1f} %, {left}"
+            broken = done.row["collapsed"]
+            note = "" if broken is None else f" (not finite from batch {broken} on)"
+            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * done.row['top1']:.1f} %{note}, {left}"
             progress.console.print(line, markup=False, highlight=False)
             yield done.row
 
