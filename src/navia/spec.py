@@ -91,8 +91,10 @@ class TsneSpec(_Strict):
 
 class RunSpec(_Strict):
     """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model. adapt_for: adapt
-    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). tsne: also
-    lay out the CLS features of that last third. guard: false lets collapses happen, as in published figures."""
+    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). shorten:
+    where the stream is too short for the largest of these numbers, all of them are made smaller in proportion; that is an
+    error otherwise. tsne: also lay out the CLS features of that last third. guard: false lets collapses happen, as in
+    published figures."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)]
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("none",)
@@ -100,6 +102,7 @@ class RunSpec(_Strict):
     label: str | None = None
     realtime: bool = False
     adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
+    shorten: bool = False
     tsne: TsneSpec | None = None
     guard: bool = True
 
@@ -134,7 +137,8 @@ class Spec(_Strict):
         batch: int | None = None,
     ) -> "Spec":
         """The same with other models, data or sizes: what is None stays. The classes of a t-SNE were chosen for one model
-        and its data: where others lack one of them, the most frequent are shown instead."""
+        and its data: where others lack one of them, the most frequent are shown instead. The numbers of adapt_for were
+        chosen for one length of the stream: where it is too short for them, they are shortened."""
         if (checkpoint or crop_only) and model is None:
             raise SpecError("checkpoint and crop_only belong to a model: give its name too")
         values = self.model_dump()
@@ -147,6 +151,9 @@ class Spec(_Strict):
             for run in values["runs"]:
                 if run["tsne"] is not None and run["tsne"]["classes"] is not None:
                     run["tsne"]["or_frequent"] = True
+        if data is not None or images is not None or batch is not None:
+            for run in values["runs"]:
+                run["shorten"] = True
         if source is not None or data == "embedded":  # the embedded sample has source images of its own
             values["source"]["path"] = source
         if seeds:

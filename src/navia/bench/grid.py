@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import logging
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,12 +14,15 @@ from navia.adapt.method import METHODS, changed_options
 from navia.bench.cell import Cell, run_cell
 from navia.bench.inputs import Data, Inputs, checkpoint_digest, model_digest, names_and_sizes, times
 from navia.bench.pace import Pace, Waiting, total_seconds
+from navia.bench.run import held_out_from
 from navia.bench.store import Store
 from navia.bench.tsne import Tsne
 from navia.errors import NaviaError
 from navia.measure.tsne import check_installed
 from navia.reduce import parse
 from navia.spec import DataSpec, RunSpec, Spec
+
+log = logging.getLogger("navia.bench")
 
 Result = tuple[dict[str, Any], dict[str, Any]]
 
@@ -69,6 +74,7 @@ def cells(spec: Spec) -> list[Cell]:
     inputs = Inputs()
     of_source = inputs.source(spec.source.path)
     found: dict[str, Cell] = {}
+    notes: dict[str, None] = {}
     for model in spec.models:
         checkpoint = None if model.checkpoint is None else str(model.checkpoint)
         of_model, of_checkpoint = model_digest(model.name), checkpoint_digest(checkpoint)
@@ -76,7 +82,8 @@ def cells(spec: Spec) -> list[Cell]:
             data, made = inputs.data(entry.path, entry.corruptions, entry.parts), bool(entry.corruptions)
             for seed, (domain, domains) in itertools.product(spec.seeds, _streams(entry, data)):
                 stamps = inputs.stamps(data, domains, made)
-                for run, method, reduce, adapt_for in _settings(spec):
+                batches = _batches(spec, entry, data, domains, inputs)
+                for run, method, reduce, adapt_for in _settings(spec, batches, notes):
                     if seed != spec.seeds[0] and _order_free(method, entry, adapt_for):
                         continue
                     cell = Cell(
@@ -110,6 +117,8 @@ def cells(spec: Spec) -> list[Cell]:
                         times_digest=times([*stamps, *of_source]),
                     )
                     found.setdefault(cell.key, cell)
+    for note in notes:
+        log.warning("%s", note)
     return list(found.values())
 
 
@@ -118,11 +127,42 @@ def _streams(entry: DataSpec, data: Data) -> list[tuple[str, tuple[str, ...]]]:
     return [(name, (name,)) for name in data.names] if entry.stream == "reset" else [("", data.names)]
 
 
-def _settings(spec: Spec) -> Iterator[tuple[RunSpec, str, str, int | None]]:
+def _settings(spec: Spec, batches: int | None, notes: dict[str, None]) -> Iterator[tuple[RunSpec, str, str, int | None]]:
+    """batches: of the stream, where that is known. notes: takes what was changed."""
     for run in spec.runs:
+        numbers = run.adapt_for
+        if run.shorten and batches is not None:
+            numbers = _shortened(numbers, held_out_from(batches))
+            if numbers != run.adapt_for:
+                told = [", ".join(str(number) for number in each if number is not None) for each in (numbers, run.adapt_for)]
+                notes[f"adapt_for is {told[0]} instead of {told[1]}: the stream has only {batches} batches"] = None
         for method, reduce in _pairs(run):
-            for adapt_for in run.adapt_for:
+            for adapt_for in numbers:
                 yield run, method, reduce, adapt_for
+
+
+def _batches(spec: Spec, entry: DataSpec, data: Data, domains: Sequence[str], inputs: Inputs) -> int | None:
+    """Of the stream over these domains; None: not known."""
+    counts = inputs.counts(data, domains, bool(entry.corruptions))
+    left_out = 0 if spec.source.path is not None or data.path == "embedded" or data.shifted else spec.source.images
+    if counts is not None:
+        lengths = [min(count - left_out, entry.images or count) for count in counts]
+    elif entry.images is not None:
+        lengths = [entry.images] * len(domains)
+    else:
+        return None
+    if entry.stream == "mixed":
+        return math.ceil(sum(lengths) / spec.batch)
+    return sum(math.ceil(length / spec.batch) for length in lengths)
+
+
+def _shortened(numbers: tuple[int | None, ...], most: int) -> tuple[int | None, ...]:
+    """In proportion, so that the largest is `most`; as they are where it is not larger."""
+    largest = max((number for number in numbers if number is not None), default=0)
+    if not 0 < most < largest:
+        return numbers
+    shorter = (number if number is None else max(1, round(number * most / largest)) for number in numbers)
+    return tuple(dict.fromkeys(shorter))
 
 
 def _order_free(method: str, data: DataSpec, adapt_for: int | None) -> bool:
