@@ -8,6 +8,9 @@ runs:
   - {method: [align, navia], reduce: [tome:4, tome:8]}
 seeds:   [0, 1, 2]
 batch:   64
+plugins: [infomax.py]
+
+plugins: with own methods or reducers. A file (looked for beside the spec and then in the working directory) or a module.
 """
 
 from pathlib import Path
@@ -18,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeI
 
 from navia.errors import SpecError
 from navia.images.corruptions import names as corruption_names
+from navia.plugins import find
 
 _MOST_CLASSES = 20  # that a picture can tell apart
 
@@ -121,6 +125,7 @@ class Spec(_Strict):
     seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
     batch: int = Field(default=64, ge=1)
     reference: str | None = None  # name of the published values to show beside
+    plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # files or modules with own methods or reducers
 
     def scaled(
         self,
@@ -173,7 +178,8 @@ def read_spec(path: Path) -> Spec:
         text = path.read_text()
     except OSError as error:
         raise SpecError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    return parse_spec(text, str(path))
+    spec = parse_spec(text, str(path))
+    return spec.model_copy(update={"plugins": tuple(find(name, path.parent).name for name in spec.plugins)})
 
 
 def parse_spec(text: str, where: str) -> Spec:

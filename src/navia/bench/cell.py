@@ -84,6 +84,7 @@ class Cell:
     checkpoint_digest: str | None = None
     data_digest: str | None = None  # names and sizes of the images of `domains`
     source_digest: str | None = None  # of `source_path`
+    plugin_digest: str | None = None  # of the files in which the method or reducer is written, where they are not navia's
     times_digest: str | None = field(default=None, compare=False)  # when images of the data and the source were written
 
     @property
@@ -92,7 +93,12 @@ class Cell:
         for name in ("label", "times_digest"):
             values.pop(name)
         # rows have had their keys since before there were these
-        for name, usual in (("tsne", None), ("guarded", True), *((name, None) for name in _DIGESTED)):
+        for name, usual in (
+            ("tsne", None),
+            ("guarded", True),
+            ("plugin_digest", None),
+            *((name, None) for name in _DIGESTED),
+        ):
             if values[name] == usual:
                 values.pop(name)
         for name, path in _DIGESTED.items():

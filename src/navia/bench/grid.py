@@ -19,6 +19,7 @@ from navia.bench.store import Store
 from navia.bench.tsne import Tsne
 from navia.errors import NaviaError
 from navia.measure.tsne import check_installed
+from navia.plugins import load_plugin, source_digest
 from navia.reduce import parse
 from navia.spec import DataSpec, RunSpec, Spec
 
@@ -69,6 +70,8 @@ class FailedCellsError(NaviaError):
 def cells(spec: Spec) -> list[Cell]:
     """Every combination, domain by domain, so that rows that are compared come one after the other. Looks at the weights and
     lists the images that the spec names, for their digests."""
+    for plugin in spec.plugins:
+        load_plugin(plugin)
     if any(run.tsne for run in spec.runs):
         check_installed()
     inputs = Inputs()
@@ -115,6 +118,7 @@ def cells(spec: Spec) -> list[Cell]:
                         data_digest=names_and_sizes(stamps),
                         source_digest=names_and_sizes(of_source),
                         times_digest=times([*stamps, *of_source]),
+                        plugin_digest=source_digest(METHODS.get(method), type(parse(reduce))),
                     )
                     found.setdefault(cell.key, cell)
     for note in notes:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from navia.commands import completion
-from navia.commands.terminal import JsonOption, console, errors, print_json, print_wide
+from navia.commands.terminal import ImportOption, JsonOption, console, errors, print_json, print_wide
 
 if TYPE_CHECKING:
     from navia.bench.grid import Done, Failure
@@ -39,6 +39,7 @@ def bench(
     gpus: Annotated[float, typer.Option(help="With ray: GPUs of one cell, fractions share one.", min=0)] = 0,
     workers: Annotated[int, typer.Option(help="Processes that decode the images of a cell.", min=0)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run, and how long it may take.")] = False,
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run every model x data x method x reducer x seed of a spec and keep one row of each.

@@ -17,6 +17,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     ModelOption,
     console,
@@ -57,6 +58,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("navia-demo.html"),
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a shift does to a model, what adaptation gives back, and what merging tokens costs. Needs no network.

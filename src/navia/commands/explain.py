@@ -11,6 +11,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     ModelOption,
     console,
@@ -42,6 +43,7 @@ def explain(
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Layer by layer: tokens left, distance of the CLS statistics from the source, what adaptation moved, and how well a

@@ -11,6 +11,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     ModelOption,
     console,
@@ -32,6 +33,7 @@ def stats(
     fisher: Annotated[bool, typer.Option("--fisher", help="Also measure what EATA needs.")] = False,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the source statistics that align, navia, foa and foa_bp need."""

@@ -44,6 +44,22 @@ CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images ar
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
 LeanOption = Annotated[bool, typer.Option("--lean", help="Less memory for gradients, more time; the same answers.")]
 PrecisionOption = Annotated[str, typer.Option(help="float32, or bfloat16 (quicker only where the hardware has it).")]
+
+
+def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    from navia.plugins import load_plugin
+
+    for name in () if context.resilient_parsing else names or ():
+        load_plugin(name)
+    return names
+
+
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import", help="Python file or module with methods or reducers of your own; repeatable.", callback=_load_plugins
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
