@@ -20,6 +20,7 @@ import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
 
 from navia.errors import SpecError
+from navia.images import SOURCE_IMAGES
 from navia.images.corruptions import names as corruption_names
 from navia.plugins import find
 
@@ -72,7 +73,7 @@ class DataSpec(_Strict):
 class SourceSpec(_Strict):
     """Clean images for the statistics: `images` of `path`, or without a path of the data itself (they leave the stream)."""
 
-    images: int = Field(default=64, ge=2)
+    images: int = Field(default=SOURCE_IMAGES, ge=2)
     path: str | None = None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from navia.errors import InputError, NaviaError
 from navia.files import expanded
-from navia.images import sample
+from navia.images import SOURCE_IMAGES, sample
 from navia.images.domain import Collection, DatasetPictures, Domain, Subset, corrupted
 from navia.images.folder import Folder, scan
 from navia.images.layouts import Labelled, Layout, labelled, match_classes, recognise
@@ -63,9 +63,9 @@ def open_domains(
     return Opened(kind, tuple(corrupted(found[0][1], corruptions, severity, seed)), classes)
 
 
-def leave_out_source(opened: Opened, count: int) -> tuple[Opened, Domain]:
+def leave_out_source(opened: Opened, count: int = SOURCE_IMAGES) -> tuple[Opened, Domain]:
     """Clean images for the source statistics, and the domains without them: no image is both source and stream. They are
-    the first `count` of a fixed deal; the embedded sample has some of its own."""
+    those that `open_source` would draw; the embedded sample has some of its own."""
     if opened.kind == "embedded":
         return opened, open_source("embedded", count)
     whole = opened.domains[0].collection
@@ -84,11 +84,18 @@ def shifted_itself(opened: Opened) -> str:
     return f"{opened.domains[0].name!r} ({opened.kind}) is shifted itself: give a folder of clean images as the source"
 
 
-def open_source(where: str | Path, count: int | None = None, lister: Callable[[Path], Folder] = scan) -> Domain:
-    """Clean images for the source statistics, whatever their classes: `count` of them, or all, in a fixed deal. "embedded"
-    are those that the sample keeps for this."""
+def open_source(
+    where: str | Path, count: int | None = SOURCE_IMAGES, lister: Callable[[Path], Folder] = scan, *, fewer: bool = False
+) -> Domain:
+    """Clean images for the source statistics, whatever their classes: `count` of them, or all (None). fewer: take all where
+    there are not as many, which is an error otherwise.
+
+    They are drawn at random with a fixed seed: the first ones by name may all be of one class or of one hour, and their
+    statistics those of no source domain; and the same folder must always give the same ones. Every command and benchmark
+    draws them here or, from the data itself, in `leave_out_source`. "embedded" are those that the sample keeps for this;
+    they lie in random order."""
     collection = _clean(where, lister)
-    if count is not None and count > len(collection):
+    if count is not None and count > len(collection) and not fewer:
         raise InputError(f"{str(where)!r} has {len(collection)} images, and {count} are wanted as the source: ask for fewer")
     if str(where) == "embedded":
         return Domain("source", Subset(collection, range(len(collection))[:count]))
