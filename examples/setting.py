@@ -23,8 +23,6 @@ from navia.images.open import Opened, leave_out_source, open_domains
 from navia.images.streams import make_stream
 from navia.vit.labels import class_names
 
-SOURCE = 64  # clean pictures that the statistics are measured on
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -44,7 +42,7 @@ class Setting:
 
     def adapter(self, method: str = "navia", reduce: str = "tome:8") -> navia.Adapter:
         fisher = METHODS.get(method).needs_fisher
-        source = navia.SourceStatistics.measure(self.vit, self.source, reduce, limit=SOURCE, fisher=fisher)
+        source = navia.SourceStatistics.measure(self.vit, self.source, reduce, fisher=fisher)
         return navia.adapt(self.vit, method, reduce, source, classes=self.opened.classes)
 
     def picture(self, place: int, shifted: bool = True) -> Image.Image:
@@ -84,5 +82,6 @@ def load(given: argparse.Namespace) -> Setting:
     opened = open_domains(given.images, vit.num_classes, names, corruptions=corruptions, severity=given.severity)
     if given.source:
         return Setting(vit, given.source, opened, given.limit, given.batch)
-    opened, clean = leave_out_source(opened, SOURCE)
-    return Setting(vit, clean.tensors(range(SOURCE), vit.preprocessing), opened, given.limit, given.batch)
+    opened, clean = leave_out_source(opened)
+    source = clean.tensors(range(len(clean.collection)), vit.preprocessing)
+    return Setting(vit, source, opened, given.limit, given.batch)

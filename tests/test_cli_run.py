@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from navia.errors import InputError, SpecError
-from navia.images import sample
+from navia.images import SOURCE_IMAGES, sample
 from tests.test_cli import invoke
 
 
@@ -89,13 +89,13 @@ def test_eata_measures_what_it_needs_from_the_source(clothes_by_class: Path, tmp
     out = tmp_path / "p.csv"
     result = invoke(*run_arguments(clothes_by_class, out, "--method", "eata", "--limit", "64", "--workers", "0", "--json"))
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["settings"]["source images"] == 320  # all: 2,000 at most, not 256
+    assert json.loads(result.stdout)["settings"]["source images"] == SOURCE_IMAGES
 
 
 def test_the_embedded_source_has_a_name(clothes: Path, tmp_path: Path) -> None:
     arguments = ("run", str(clothes), "-m", "embedded", "--source", "embedded", "--out", str(tmp_path / "p.csv"), "--json")
     told = json.loads(invoke(*arguments).stdout)
-    assert told["settings"]["source images"] == 256
+    assert told["settings"]["source images"] == SOURCE_IMAGES
 
 
 def test_options_that_are_none_of_the_method_are_refused_by_name(clothes: Path, tmp_path: Path) -> None:

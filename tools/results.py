@@ -1,10 +1,12 @@
 """docs/results.md from the rows of `navia bench`: python tools/results.py DIR. Cells without a row are listed as such.
 
 The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once; here each spec
-takes its own rows out of it, under its own labels. The rows are kept beside the page (docs/assets/results.jsonl), and so is
+takes its own rows out of it, under its own labels. A row belongs to a cell that was asked for in the same words: neither the
+weights nor the images need to be there. The rows are kept beside the page (docs/assets/results.jsonl), and so is
 the picture of the README (docs/assets/results.png), drawn of the spec `orders` once all its cells were run.
 """
 
+import dataclasses
 import json
 import sys
 import textwrap
@@ -41,8 +43,10 @@ cut to 224 px, at `{images}`, seen from where the command runs: put them there, 
 
 
 def main(folder: Path) -> None:
-    rows = {row["key"]: row for row in Store(folder).rows()}
     specs = {name: read_spec(ROOT / "benchmarks" / "results" / f"{name}.yaml") for name in SPECS}
+    wanted = {in_words(cell.values()): cell.key for spec in specs.values() for cell in cells(spec)}
+    found = {in_words(row): row for row in Store(folder).rows()}
+    rows = {wanted[words]: row for words, row in found.items() if words in wanted}
     first = specs[SPECS[0]]
     lead = LEAD.format(checkpoint=first.models[0].checkpoint, images=first.data[0].path)
     parts = [lead, "```sh\n" + "\n".join(_commands()) + "\n```"]
@@ -53,9 +57,15 @@ def main(folder: Path) -> None:
     orders = cells(specs["orders"])
     if all(cell.key in rows for cell in orders):
         draw(rows_of(orders, rows), ROOT / "docs" / "assets" / "results.png")
-    wanted = {cell.key for spec in specs.values() for cell in cells(spec)}
-    kept = "".join(json.dumps(row) + "\n" for key, row in rows.items() if key in wanted)
+    kept = "".join(json.dumps(row) + "\n" for row in rows.values())
     (ROOT / "docs" / "assets" / "results.jsonl").write_text(kept)
+
+
+def in_words(values: dict[str, Any]) -> str:
+    """What a cell asks for, as it was written: without its label and without digests of files."""
+    usual = {field.name: field.default for field in dataclasses.fields(Cell)}
+    names = [name for name in usual if name != "label" and not name.endswith("_digest")]
+    return json.dumps({name: values.get(name, usual[name]) for name in names}, sort_keys=True)
 
 
 def _commands() -> Iterator[str]:

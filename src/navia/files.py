@@ -12,6 +12,11 @@ from navia.errors import InputError
 UNFINISHED = ".navia-part"  # how the names of half-written files end
 
 
+def expanded(path: str | Path) -> Path:
+    """With the home folder in place of a leading ~."""
+    return Path(os.path.expanduser(path))
+
+
 @contextlib.contextmanager
 def written_whole(path: Path, sync: bool = True) -> Iterator[Path]:
     """A temporary path to write to, which becomes `path` once that is done: a reader never sees half a file.

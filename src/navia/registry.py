@@ -1,7 +1,7 @@
 """Names -> things that files register themselves: reducers, methods.
 
 A package calls ``Registry(kind, package)``; looking anything up first imports every module of that package, so that a
-new method or reducer is one new file and nothing else.
+new method or reducer is one new file and nothing else. After that come those of other packages, see `plugins.py`.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from navia.errors import SpecError
+from navia.plugins import load_entry_points
 
 T = TypeVar("T")
 
@@ -48,3 +49,9 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
             importlib.import_module(f"{self.package}.{module.name}")
         self._filled = True
+        load_entry_points()
+
+    def own(self) -> dict[str, T]:
+        """What was registered from outside of navia."""
+        self._fill()
+        return {name: thing for name, thing in self._entries.items() if not thing.__module__.startswith("navia.")}

@@ -8,6 +8,9 @@ runs:
   - {method: [align, navia], reduce: [tome:4, tome:8]}
 seeds:   [0, 1, 2]
 batch:   64
+plugins: [infomax.py]
+
+plugins: with own methods or reducers. A file (looked for beside the spec and then in the working directory) or a module.
 """
 
 from pathlib import Path
@@ -17,7 +20,9 @@ import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
 
 from navia.errors import SpecError
+from navia.images import SOURCE_IMAGES
 from navia.images.corruptions import names as corruption_names
+from navia.plugins import find
 
 _MOST_CLASSES = 20  # that a picture can tell apart
 
@@ -68,7 +73,7 @@ class DataSpec(_Strict):
 class SourceSpec(_Strict):
     """Clean images for the statistics: `images` of `path`, or without a path of the data itself (they leave the stream)."""
 
-    images: int = Field(default=64, ge=2)
+    images: int = Field(default=SOURCE_IMAGES, ge=2)
     path: str | None = None
 
 
@@ -91,8 +96,10 @@ class TsneSpec(_Strict):
 
 class RunSpec(_Strict):
     """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model. adapt_for: adapt
-    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). tsne: also
-    lay out the CLS features of that last third. guard: false lets collapses happen, as in published figures."""
+    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). shorten:
+    where the stream is too short for the largest of these numbers, all of them are made smaller in proportion; that is an
+    error otherwise. tsne: also lay out the CLS features of that last third. guard: false lets collapses happen, as in
+    published figures."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)]
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("none",)
@@ -100,6 +107,7 @@ class RunSpec(_Strict):
     label: str | None = None
     realtime: bool = False
     adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
+    shorten: bool = False
     tsne: TsneSpec | None = None
     guard: bool = True
 
@@ -118,6 +126,7 @@ class Spec(_Strict):
     seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
     batch: int = Field(default=64, ge=1)
     reference: str | None = None  # name of the published values to show beside
+    plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # files or modules with own methods or reducers
 
     def scaled(
         self,
@@ -134,7 +143,8 @@ class Spec(_Strict):
         batch: int | None = None,
     ) -> "Spec":
         """The same with other models, data or sizes: what is None stays. The classes of a t-SNE were chosen for one model
-        and its data: where others lack one of them, the most frequent are shown instead."""
+        and its data: where others lack one of them, the most frequent are shown instead. The numbers of adapt_for were
+        chosen for one length of the stream: where it is too short for them, they are shortened."""
         if (checkpoint or crop_only) and model is None:
             raise SpecError("checkpoint and crop_only belong to a model: give its name too")
         values = self.model_dump()
@@ -147,6 +157,9 @@ class Spec(_Strict):
             for run in values["runs"]:
                 if run["tsne"] is not None and run["tsne"]["classes"] is not None:
                     run["tsne"]["or_frequent"] = True
+        if data is not None or images is not None or batch is not None:
+            for run in values["runs"]:
+                run["shorten"] = True
         if source is not None or data == "embedded":  # the embedded sample has source images of its own
             values["source"]["path"] = source
         if seeds:
@@ -166,7 +179,8 @@ def read_spec(path: Path) -> Spec:
         text = path.read_text()
     except OSError as error:
         raise SpecError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    return parse_spec(text, str(path))
+    spec = parse_spec(text, str(path))
+    return spec.model_copy(update={"plugins": tuple(find(name, path.parent).name for name in spec.plugins)})
 
 
 def parse_spec(text: str, where: str) -> Spec:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from navia.bench.cell import run_cell
 from navia.bench.grid import FailedCellsError, cells, estimate, missing, run_grid
 from navia.bench.store import Store
+from navia.cli import app
 from navia.errors import InputError
 from navia.images import sample
 from navia.spec import Spec, parse_spec
@@ -275,3 +277,68 @@ def test_the_command_names_what_failed_and_keeps_the_rest(one_cannot: str, tmp_p
     assert "navia: 2 cells failed" in ended.stderr
     assert ended.stderr.count("failed: embedded") == 2
     assert len(Store(tmp_path / "rows").rows()) == 4
+
+
+def test_each_spec_is_kept_beside_its_rows(spec: Spec, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    labelled = parse_spec(SPEC.replace("{method: none}", "{method: none, label: plain}"), "b")
+    for name, asked in (("b", labelled), ("../a spec", spec), ("b", labelled)):
+        with store.writing():
+            store.keep_spec(name, asked, cells(asked))
+    assert sorted(path.name for path in (tmp_path / "specs").iterdir()) == ["_a_spec.json", "b.json"]
+    first, second = store.specs()
+    assert (first["name"], second["name"]) == ("b", "../a spec")
+    assert [cell["key"] for cell in first["cells"]] == [cell.key for cell in cells(spec)]
+    assert [cell["label"] for cell in first["cells"]] == ["plain", None, "plain", None]
+    assert [cell["options"] for cell in first["cells"]] == [{}] * 4
+    assert Spec.model_validate(first["spec"]) == labelled
+
+
+def test_a_grid_keeps_its_spec_and_a_changed_one_replaces_it(spec: Spec, whole: Store, tmp_path: Path) -> None:
+    (kept,) = whole.specs()
+    assert kept["name"] == "spec"
+    assert [cell["key"] for cell in kept["cells"]] == [row["key"] for row in whole.rows()]
+    store = Store(tmp_path)
+    store.path.write_bytes(whole.path.read_bytes())
+    shorter = parse_spec(SPEC.replace("contrast, ", ""), "a")
+    for asked in (spec, shorter):
+        assert list(run_grid(asked, store, name="mine")) == []
+    (kept,) = store.specs()
+    assert [cell["domain"] for cell in kept["cells"]] == ["gaussian_noise"] * 2
+
+
+def test_a_dry_run_keeps_no_spec(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(SPEC)
+    for more, names in ((["--dry-run"], []), (["--images", "16"], ["mine"])):
+        command = ["bench", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "rows"), *more]
+        assert CliRunner().invoke(app, command).exit_code == 0
+        assert [kept["name"] for kept in Store(tmp_path / "rows").specs()] == names
+
+
+BROKEN = """
+models: [{name: embedded}]
+data: [{path: embedded, corruptions: [contrast], images: 24}]
+source: {images: 8}
+runs: [{method: tent, options: {lr: 1.0e+38}, guard: false%s}]
+batch: 8
+"""
+
+
+@pytest.mark.parametrize("more", ["", ", adapt_for: 2"])
+def test_a_run_that_ends_in_nan_has_a_row_and_a_report(more: str, tmp_path: Path) -> None:
+    """A collapse is a result: its images count as wrong, the row says where it began, and it is not run again."""
+    spec, store = parse_spec(BROKEN % more, "a"), Store(tmp_path)
+    (done,) = run_grid(spec, store)
+    (line,) = store.path.read_text().splitlines()
+    row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert json.loads(json.dumps(done.row)) == row
+    assert row["collapsed"] == (2 if more else 1)
+    assert (row["nll"], row["ece"]) == (None, None)
+    trace = store.trace(row["key"])
+    assert row["correct"] == sum(trace["right"]) == trace["right"][0]
+    assert row["top1"] == row["correct"] / row["count"] <= row["top5"]
+    assert sum(trace["predicted"]) == (0 if more else 8)
+    assert trace["entropy"][-1] is None
+    assert list(run_grid(spec, store)) == []
+    result = CliRunner().invoke(app, ["report", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0

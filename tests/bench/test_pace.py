@@ -1,13 +1,15 @@
 """How long cells take, by rows whose seconds are known."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from navia.bench.cell import Cell
-from navia.bench.grid import cells
+from navia.bench.grid import cells, run_grid
 from navia.bench.pace import expected_seconds, longest_first, total_seconds, work
+from navia.bench.store import Store
 from navia.spec import parse_spec
 
 SPEC = """
@@ -63,3 +65,31 @@ def test_without_rows_nothing_is_claimed(grid: list[Cell]) -> None:
     assert total_seconds(grid, []) is None
     assert total_seconds(grid, [row(grid[0], 10, method="of a package that is gone")]) is None
     assert total_seconds([], []) == 0
+
+
+class Counted(dict[str, Any]):
+    """A row that counts how often it is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, name: str) -> Any:
+        Counted.looks += 1
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("run", ["at the start", "after each cell"])
+def test_the_estimate_looks_at_every_row_once(run: str, tmp_path: Path) -> None:
+    """However many cells there are: a fixed number of looks per row."""
+    per_row = []
+    for seeds in (4, 16):
+        spec = parse_spec(SPEC, "a").scaled(seeds=list(range(seeds)))
+        asked = cells(spec)
+        rows = [Counted(row(cell, 1.0), key=cell.key, options={}) for cell in asked]
+        Counted.looks = 0
+        if run == "at the start":
+            assert total_seconds(asked, rows) == pytest.approx(len(asked))
+        else:
+            store = Store(tmp_path / str(seeds))
+            assert len(list(run_grid(spec, store, lambda wanted, rows=rows: ((r, {}) for r in rows)))) == len(asked)
+        per_row.append(Counted.looks / len(rows))
+    assert per_row[0] == per_row[1]

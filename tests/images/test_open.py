@@ -42,7 +42,8 @@ def test_the_embedded_source_is_what_the_sample_keeps_for_it() -> None:
     assert len(source) == 64
     for position in (0, 63):
         assert np.array_equal(np.asarray(source.read(position)), sample.source_images().images[position])
-    assert len(open_source("embedded").collection) == 256
+    assert len(open_source("embedded").collection) == 64
+    assert len(open_source("embedded", None).collection) == 256
     with pytest.raises(InputError, match="'embedded' has 256 images, and 300 are wanted as the source"):
         open_source("embedded", 300)
     with pytest.raises(InputError, match="300 are wanted"):
@@ -55,6 +56,7 @@ def test_a_source_needs_no_classes_of_the_model_but_enough_clean_images(tmp_path
     assert len(names) == 8
     with pytest.raises(InputError, match="has 10 images, and 11 are wanted"):
         open_source(own, 11)
+    assert len(open_source(own, 11, fewer=True).collection) == 10
     with pytest.raises(InputError, match="holds corrupted images"):
         open_source(fill(tmp_path / "c", f"fog/5/{WNIDS[0]}"), 1)
 

@@ -1,6 +1,8 @@
 """tools/results.py: the page of the documentation, from rows of which some are missing."""
 
+import dataclasses
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +13,7 @@ from PIL import Image
 
 from navia.bench.grid import cells
 from navia.report.figures import COLOURS
-from navia.spec import Spec, parse_spec
+from navia.spec import Spec, parse_spec, read_spec
 from tests.report.test_results import made_up
 
 SPEC = """
@@ -94,3 +96,16 @@ def test_the_picture_of_the_readme_has_a_bar_for_each_group(tool: ModuleType, sp
     assert not (few == fourth).all(axis=-1).any()
     columns = (drawn == fourth).all(axis=-1)[:430].sum(axis=0) > 60  # above the legend
     assert (np.diff(columns.astype(int)) == 1).sum() == 5  # noise, blur, weather, digital, average
+
+
+def test_the_rows_of_the_page_are_found_without_their_files(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every row that is kept beside the page belongs to a spec, whether its weights and images are here or not."""
+    rows = [json.loads(line) for line in (tool.ROOT / "docs" / "assets" / "results.jsonl").read_text().splitlines()]
+    monkeypatch.chdir(tmp_path)
+    specs = [read_spec(tool.ROOT / "benchmarks" / "results" / f"{name}.yaml") for name in tool.SPECS]
+    asked = {tool.in_words(cell.values()) for spec in specs for cell in cells(spec)}
+    assert {tool.in_words(row) for row in rows} <= asked
+    elsewhere = dataclasses.replace(cells(specs[0])[0], checkpoint_digest="a", data_digest="b", times_digest="c", label="d")
+    assert tool.in_words(elsewhere.values()) in asked

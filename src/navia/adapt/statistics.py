@@ -15,8 +15,10 @@ from navia.adapt import tensorfile
 from navia.adapt.moments import StreamMoments
 from navia.adapt.parameters import fingerprint, norm_parameters, private_copy
 from navia.errors import InputError, NaviaError
+from navia.images import SOURCE_IMAGES
 from navia.images.domain import Domain
 from navia.images.folder import scan, stream_order
+from navia.images.open import open_source
 from navia.reduce import Reducer, ReducerLike, parse
 from navia.vit.forward import run
 from navia.vit.vit import ViT
@@ -65,16 +67,19 @@ class SourceStatistics:
         limit: int | None = None,
         batch: int = 64,
     ) -> "SourceStatistics":
-        """Measure on clean, unlabelled images: a tensor [N, C, H, W], a loader of tensors, or a folder of pictures.
+        """Measure on clean, unlabelled images: a tensor [N, C, H, W], a loader of tensors, or a folder of pictures (or what
+        else `navia run --source` takes: "embedded", "datasets:NAME").
 
-        64 images are enough for the statistics. fisher: also measure what EATA needs (2,000 images are usual).
-        limit: use at most so many images. One pass; features are not kept.
+        fisher: also measure what EATA needs (2,000 images are usual). limit: use at most so many images; if not given, all
+        of a tensor or loader, and 64 of a folder, see `open_source` for which. One pass; features are not kept.
         """
         reducer = parse(reduce)
         mask = vit.class_mask(classes)
         moments, rounds = StreamMoments(), 0
         importance: dict[str, Tensor] = {}
         model = private_copy(vit, norm_parameters(vit) if fisher else [])
+        if isinstance(images, str | Path):
+            images = _drawn(vit, images, batch, SOURCE_IMAGES if limit is None else limit)
         for chunk in image_batches(vit, images, batch, limit):
             with torch.set_grad_enabled(fisher):
                 outcome = run(model, chunk, reducer, classes=mask, features=True)
@@ -122,13 +127,19 @@ class SourceStatistics:
         return cls(tensors["mean"], tensors["std"], Provenance(**raw), fisher)
 
 
+def _drawn(vit: ViT, where: str | Path, batch: int, count: int) -> Iterator[Tensor]:
+    source = open_source(where, count, fewer=True)
+    for start in range(0, len(source.collection), batch):
+        yield source.tensors(range(start, min(start + batch, len(source.collection))), vit.preprocessing)
+
+
 def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> Iterator[Tensor]:
     """Checked batches on the model's device, of a tensor, a loader (labels are ignored) or a folder."""
     if batch < 1 or (limit is not None and limit < 1):
         raise InputError("batch and limit must be at least 1")
     if isinstance(images, str | Path):
         folder = scan(images)
-        pictures, order = Domain("source", folder), stream_order(folder)[:limit]  # the first ones alone may be of one class
+        pictures, order = Domain("stream", folder), stream_order(folder)[:limit]  # the first ones alone may be of one class
         parts = (order[i : i + batch] for i in range(0, len(order), batch))
         source: Iterable[Any] = (pictures.tensors(part, vit.preprocessing) for part in parts)
     elif isinstance(images, Tensor):

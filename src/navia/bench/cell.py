@@ -3,11 +3,13 @@
 import functools
 import hashlib
 import json
+import math
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +20,14 @@ from navia.adapt.adapter import Adapter, adapt
 from navia.adapt.method import METHODS
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceError, SourceStatistics
+from navia.bench.inputs import Inputs, checkpoint_digest, model_digest, names_and_sizes
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
 from navia.bench.tsne import Tsne, look, shown
 from navia.errors import InputError
+from navia.files import expanded
 from navia.images.domain import Domain
+from navia.images.folder import Folder, scan
 from navia.images.loader import Loader
 from navia.images.open import SHIFTED, Opened, leave_out_source, open_domains, open_source, shifted_itself
 from navia.images.streams import Stream, make_stream
@@ -34,10 +39,23 @@ from navia.vit.labels import class_names
 from navia.vit.load import load
 from navia.vit.vit import ViT
 
+_DIGESTED = {
+    "model_digest": "model",
+    "checkpoint_digest": "checkpoint",
+    "data_digest": "data",
+    "source_digest": "source_path",
+}  # the digest of what each path leads to
+
 
 @dataclass(frozen=True)
 class Cell:
-    """All that decides a row, in plain values: equal cells have equal keys, on any machine that has the same paths."""
+    """All that decides a row, in plain values.
+
+    The key is a digest of them, and a finished cell is known by it. A path is no part of the key where what it leads to is
+    there: the digest of the weights or images stands for it (see `inputs.py`). So the key is the same however a path is
+    written and wherever the files lie, and another one once they have changed. The fields keep the paths as they were
+    written, for display and for reading. What has no local files (a name on a hub, the embedded sample) counts by its name.
+    """
 
     model: str
     checkpoint: str | None
@@ -62,15 +80,39 @@ class Cell:
     label: str | None = field(default=None, compare=False)
     tsne: Tsne | None = None
     guarded: bool = True
+    model_digest: str | None = None  # of the folder that `model` names
+    checkpoint_digest: str | None = None
+    data_digest: str | None = None  # names and sizes of the images of `domains`
+    source_digest: str | None = None  # of `source_path`
+    plugin_digest: str | None = None  # of the files in which the method or reducer is written, where they are not navia's
+    times_digest: str | None = field(default=None, compare=False)  # when images of the data and the source were written
 
     @property
     def key(self) -> str:
         values = asdict(self)
-        values.pop("label")
-        for name, usual in (("tsne", None), ("guarded", True)):  # rows have had their keys since before there were these
+        for name in ("label", "times_digest"):
+            values.pop(name)
+        # rows have had their keys since before there were these
+        for name, usual in (
+            ("tsne", None),
+            ("guarded", True),
+            ("plugin_digest", None),
+            *((name, None) for name in _DIGESTED),
+        ):
             if values[name] == usual:
                 values.pop(name)
+        for name, path in _DIGESTED.items():
+            if name in values:
+                values.pop(path)
+        if (
+            self.data_digest is not None and not self.corrupted
+        ):  # it holds the names of parts; others are called by their path
+            del values["domain"], values["domains"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    def values(self) -> dict[str, Any]:
+        """All fields as plain values, the options as a dictionary."""
+        return {**asdict(self), "options": json.loads(self.options)}
 
     @property
     def title(self) -> str:
@@ -88,7 +130,7 @@ class Cell:
 
 def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     """Row and trace of one cell, from scratch."""
-    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    vit = _model_of(cell)
     opened, clean = _data(cell)
     domains = _streamed(cell, opened)
     stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift)
@@ -112,10 +154,10 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         trace["tsne"] = look(adapter, pictures, cell.batch, workers)
     row = {
         "key": cell.key,
-        **{name: value for name, value in asdict(cell).items() if name != "options"},
-        "options": options,
+        **cell.values(),
         "realtime_ratio": ratio,
         **_scores(answers),
+        "collapsed": next((a.batch.number for a in answers if bool(_broken(a.logits).any())), None),
         **_costs(vit, cell, answers),
         "peak_mib": peak_mib,
         "guard": [f"batch {a.batch.number}: {a.step.guard}" for a in answers if a.step.guard],
@@ -123,7 +165,28 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         "wall_seconds": time.time() - started,
         "fingerprint": _fingerprint(vit, cell, opened, stream, source),
     }
-    return row, trace
+    return finite(row), finite(trace)
+
+
+def finite(value: Any) -> Any:
+    """The same with None in place of every number that JSON cannot hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(finite, value))
+    return value
+
+
+def _broken(logits: Tensor) -> Tensor:
+    """[B] images without a prediction: a run without the guard may end in NaN, and what it answers then is wrong."""
+    return ~torch.isfinite(logits).all(dim=1)
+
+
+def _right(answered: Answered) -> Tensor:
+    """[B] images whose prediction is their label."""
+    return (answered.logits.argmax(dim=1) == answered.batch.labels) & ~_broken(answered.logits)
 
 
 def _without_images(answered: Answered) -> Answered:
@@ -131,25 +194,67 @@ def _without_images(answered: Answered) -> Answered:
     return replace(answered, batch=replace(answered.batch, images=answered.batch.images[:0].clone()))
 
 
+def _model_of(cell: Cell) -> ViT:
+    return _model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
+
+
 @functools.lru_cache(maxsize=2)
-def _model(name: str, checkpoint: str | None, crop_only: bool) -> ViT:
-    vit = load(name, checkpoint=checkpoint).to(find_device())
+def _model(name: str, checkpoint: str | None, crop_only: bool, of_model: str | None, of_checkpoint: str | None) -> ViT:
+    """The digests decide whether a model that was loaded before is still the one that is asked for."""
+    if of_model is not None:
+        name = f"hf:{expanded(name.removeprefix('hf:'))}"
+    vit = load(name, checkpoint=None if checkpoint is None else expanded(checkpoint)).to(find_device())
+    if (model_digest(name), checkpoint_digest(checkpoint)) != (of_model, of_checkpoint):
+        raise InputError(_changed(checkpoint or name))
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit
 
 
+def _changed(path: str) -> str:
+    return f"{path!r} has changed, or is another one here, since the benchmark began: start it again"
+
+
 def _data(cell: Cell) -> tuple[Opened, Domain | None]:
     """Domains without the source images, and the source images; None: the data has no clean ones."""
-    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    vit = _model_of(cell)
     names = class_names(vit)
     made = cell.domains if cell.corrupted else ()
-    opened = open_domains(cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity)
+    _check_unchanged(cell.data, cell.domains, cell.corrupted, cell.source_path, cell.data_digest, cell.source_digest)
+    opened = open_domains(
+        cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity, parts=cell.domains,
+        lister=_lister(cell.data_digest),
+    )  # fmt: skip
     if cell.source_path is not None:
-        return opened, open_source(cell.source_path, cell.source_images)
+        return opened, open_source(cell.source_path, cell.source_images, _lister(cell.source_digest))
     if opened.kind in SHIFTED:
         return opened, None
     return leave_out_source(opened, cell.source_images)
+
+
+def _lister(digest: str | None) -> Callable[[Path], Folder]:
+    return scan if digest is None else functools.partial(_listing, digest)
+
+
+@functools.lru_cache(maxsize=16)
+def _listing(digest: str, folder: Path) -> Folder:
+    """The next cells mostly want the same pictures. 50,000 of them take 26 MB; 16 are the corruptions of one severity and
+    the source. digest: of what the folder is a part of; once that changed, it is listed again."""
+    return scan(folder)
+
+
+@functools.lru_cache(maxsize=16)
+def _check_unchanged(
+    data: str, domains: tuple[str, ...], corrupted: bool, source: str | None, of_data: str | None, of_source: str | None
+) -> None:
+    """Once in every process: workers may see other files, and some may have changed since the digests were made."""
+    inputs = Inputs()
+    if of_data is not None:
+        stamps = inputs.stamps(inputs.data(data), domains, corrupted)
+        if names_and_sizes(stamps) != of_data:
+            raise InputError(_changed(data))
+    if of_source is not None and source is not None and names_and_sizes(inputs.source(source)) != of_source:
+        raise InputError(_changed(source))
 
 
 def _streamed(cell: Cell, opened: Opened) -> list[Domain]:
@@ -163,7 +268,7 @@ def _streamed(cell: Cell, opened: Opened) -> list[Domain]:
 
 
 def _statistics(cell: Cell, clean: Domain, workers: int) -> SourceStatistics:
-    vit = _model(cell.model, cell.checkpoint, cell.crop_only)
+    vit = _model_of(cell)
     batches = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
     images: Iterator[Tensor] = (batch.images for batch in batches)
     return SourceStatistics.measure(vit, images, cell.reduce, fisher=METHODS.get(cell.method).needs_fisher)
@@ -180,13 +285,16 @@ def _adapter(cell: Cell, vit: ViT, opened: Opened, source: SourceStatistics | No
 
 
 def _scores(answers: Sequence[Answered]) -> dict[str, Any]:
-    """Of all answers, each given when its batch came."""
+    """Of all answers, each given when its batch came. Where a logit is not finite the image counts as wrong, and of all
+    together there is neither a likelihood nor a calibration error."""
     logits = torch.cat([a.logits for a in answers])
     labels = torch.cat([a.batch.labels for a in answers])
-    correct = int((logits.argmax(dim=1) == labels).sum())
-    low, high = wilson(correct, len(labels))
-    scores = {"top1": top_k(logits, labels), "top5": top_k(logits, labels, 5), "ece": ece(logits, labels)}
-    return {"count": len(labels), "correct": correct, **scores, "nll": nll(logits, labels), "low": low, "high": high}
+    whole = ~_broken(logits)
+    count, correct = len(labels), int(sum(int(_right(a).sum()) for a in answers))
+    low, high = wilson(correct, count)
+    top5 = top_k(logits[whole], labels[whole], 5) * int(whole.sum()) / count if bool(whole.any()) else 0.0
+    of_all = {"ece": ece(logits, labels), "nll": nll(logits, labels)} if bool(whole.all()) else {"ece": None, "nll": None}
+    return {"count": count, "correct": correct, "top1": correct / count, "top5": top5, **of_all, "low": low, "high": high}
 
 
 def _costs(vit: ViT, cell: Cell, answers: Sequence[Answered]) -> dict[str, Any]:
@@ -208,9 +316,9 @@ def _pace(answers: Sequence[Answered]) -> float:
 def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
     """Right answers per batch and which classes were answered, which the report draws; the rest of each step, for people."""
     classes = torch.cat([a.logits for a in answers]).shape[1]
-    predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1) for a in answers]), minlength=classes)
+    predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1)[~_broken(a.logits)] for a in answers]), minlength=classes)
     return {
-        "right": [int((a.logits.argmax(dim=1) == a.batch.labels).sum()) for a in answers],
+        "right": [int(_right(a).sum()) for a in answers],
         "images": [len(a.batch.labels) for a in answers],
         "entropy": [a.step.entropy for a in answers],
         "discrepancy": [a.step.discrepancy for a in answers],

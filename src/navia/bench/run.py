@@ -38,7 +38,7 @@ def answer(adapter: Adapter, batch: Batch) -> Answered:
 
 def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[Answered]:
     """Adapt to the first `count` batches, then answer the last third of the stream in the state that was reached."""
-    held_out = held_out_from(loader)
+    held_out = held_out_from(len(loader))
     if not 0 < count <= held_out:
         raise SpecError(f"{count} batches to adapt to, but only {held_out} come before the last third of the stream")
     device = adapter.source_vit.cls_token.device
@@ -49,9 +49,9 @@ def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[A
             yield answer_only(adapter, batch, "scored only")
 
 
-def held_out_from(loader: Loader) -> int:
-    """The number of the first batch of the last third."""
-    return len(loader) * 2 // 3
+def held_out_from(batches: int) -> int:
+    """The number of the first batch of the last third of so many."""
+    return batches * 2 // 3
 
 
 def answer_only(adapter: Adapter, batch: Batch, note: str) -> Answered:

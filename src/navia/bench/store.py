@@ -1,15 +1,21 @@
-"""Finished cells on disk: DIR/rows.jsonl, one line each, appended and synced; their traces in DIR/traces."""
+"""Finished cells on disk: DIR/rows.jsonl, one line each, appended and synced; their traces in DIR/traces; which cells each
+spec asked for in DIR/specs."""
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navia import __version__
 from navia.errors import InputError
 from navia.files import exclusive, written_whole
+
+if TYPE_CHECKING:
+    from navia.bench.cell import Cell
+    from navia.spec import Spec
 
 
 class Store:
@@ -18,14 +24,16 @@ class Store:
         self.path = folder / "rows.jsonl"
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows; a last line that was cut off by a kill does not count."""
+        """All whole rows; a last line that was cut off by a kill does not count. Of rows with one key the last one counts: a
+        cell is run again where its images have changed."""
         if not self.path.exists():
             return []
         lines = self.path.read_bytes().split(b"\n")
         try:
-            return [json.loads(line) for line in lines[:-1]]
+            rows = [json.loads(line) for line in lines[:-1]]
         except json.JSONDecodeError as error:
             raise InputError(f"{str(self.path)!r} holds a line that is no row: {error}") from error
+        return _newest(rows)
 
     @contextmanager
     def writing(self) -> Iterator["Store"]:
@@ -47,9 +55,9 @@ class Store:
         try:
             traces.mkdir(exist_ok=True)
             with written_whole(traces / f"{row['key']}.json") as path:
-                path.write_text(json.dumps(trace))
+                path.write_text(json.dumps(trace, allow_nan=False))
             with self.path.open("ab") as file:
-                file.write(json.dumps(row).encode() + b"\n")
+                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -57,6 +65,36 @@ class Store:
 
     def trace(self, key: str) -> dict[str, Any]:
         return json.loads((self.folder / "traces" / f"{key}.json").read_text())
+
+    def keep_spec(self, name: str, spec: "Spec", cells: "Sequence[Cell]") -> None:
+        """Write DIR/specs/NAME.json: the spec, and the cells it asks for with their keys and labels, so that rows can be put
+        into tables without the data and the weights. A spec that was kept under this name before is replaced."""
+        folder = self.folder / "specs"
+        path = folder / f"{_file_name(name)}.json"
+        before = {kept["name"]: kept["order"] for kept in self.specs()}
+        content = {
+            "name": name,
+            "order": before.get(name, max(before.values(), default=-1) + 1),
+            "spec": spec.model_dump(mode="json"),
+            "cells": [{"key": cell.key, **cell.values()} for cell in cells],
+        }
+        try:
+            folder.mkdir(exist_ok=True)
+            with written_whole(path) as unfinished:
+                unfinished.write_text(json.dumps(content))
+        except OSError as error:
+            raise InputError(f"cannot write to {str(self.folder)!r}: {error}") from error
+
+    def specs(self) -> list[dict[str, Any]]:
+        """All kept specs as `keep_spec` wrote them, in the order in which their names were first kept."""
+        found = []
+        for path in sorted((self.folder / "specs").glob("*.json")):
+            try:
+                kept = json.loads(path.read_text())
+                found.append((int(kept["order"]), kept))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{str(path)!r} is no spec that `navia bench` wrote; delete it: {error!r}") from error
+        return [kept for _, kept in sorted(found, key=lambda pair: pair[0])]
 
     def _refuse_other_versions(self) -> None:
         others = sorted({row["fingerprint"]["versions"]["navia"] for row in self.rows()} - {__version__})
@@ -72,3 +110,14 @@ class Store:
             if len(kept) < len(whole):
                 with self.path.open("r+b") as file:
                     file.truncate(len(kept))
+
+
+def _newest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last row of each key, in the order of the file."""
+    last = {row["key"]: number for number, row in enumerate(rows)}
+    return [rows[number] for number in sorted(last.values())]
+
+
+def _file_name(name: str) -> str:
+    """A name of letters, digits, dots, dashes and underscores that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")[:100] or "spec"

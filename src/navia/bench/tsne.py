@@ -51,7 +51,7 @@ def shown(tsne: Tsne, vit: ViT, opened: Opened, loader: Loader) -> Shown:
     beyond = [block for block in tsne.blocks if block >= vit.depth]
     if beyond:
         raise SpecError(f"tsne names {_few('block', beyond)}, but the model has blocks 0..{vit.depth - 1}")
-    shots = [(domain, position) for batch in loader.plan[held_out_from(loader) :] for _, domain, position in batch]
+    shots = [(domain, position) for batch in loader.plan[held_out_from(len(loader)) :] for _, domain, position in batch]
     found = [_class(opened, loader.stream.domains[domain].label(position)) for domain, position in shots]
     names = _names(vit)
     classes = _classes(tsne, found, names)

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from navia.commands import completion
-from navia.commands.terminal import JsonOption, console, errors, print_json, print_wide
+from navia.commands.terminal import ImportOption, JsonOption, console, errors, print_json, print_wide
 
 if TYPE_CHECKING:
     from navia.bench.grid import Done, Failure
@@ -39,6 +39,7 @@ def bench(
     gpus: Annotated[float, typer.Option(help="With ray: GPUs of one cell, fractions share one.", min=0)] = 0,
     workers: Annotated[int, typer.Option(help="Processes that decode the images of a cell.", min=0)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run, and how long it may take.")] = False,
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run every model x data x method x reducer x seed of a spec and keep one row of each.
@@ -49,7 +50,7 @@ def bench(
         navia bench paper-table1 --model timm:deit_tiny_patch16_224 --data imagenet/val --out results
     """
     from navia.bench.grid import FailedCellsError, estimate, run_grid
-    from navia.bench.presets import named
+    from navia.bench.presets import name_of, named
     from navia.bench.store import Store
     from navia.errors import SpecError
     from navia.vit.device import keep_freed_memory
@@ -62,8 +63,8 @@ def bench(
         severity=severity, images=images, seeds=seed, batch=batch, crop_only=crop_only,
     )  # fmt: skip
     store = Store(out)
-    wanted, seconds = estimate(asked, store)
     if dry_run:
+        wanted, seconds = estimate(asked, store)
         _print_plan(wanted, seconds, as_json)
         return
     if on not in ("local", "ray"):
@@ -72,7 +73,8 @@ def bench(
     rows: list[dict[str, Any]] = []
     failed: FailedCellsError | None = None
     try:
-        rows.extend(_with_progress(run_grid(asked, store, _engine(on, ray_address, cpus, gpus, workers), _tell)))
+        engine = _engine(on, ray_address, cpus, gpus, workers)
+        rows.extend(_with_progress(run_grid(asked, store, engine, _tell, name_of(spec))))
     except FailedCellsError as error:
         failed = error
     except KeyboardInterrupt:
@@ -101,7 +103,9 @@ def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:
         for done in grid:
             left = f"{_readable(done.left)} left"
             progress.update(task, completed=done.done, total=done.total, left=left)
-            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * done.row['top1']:.1f} %, {left}"
+            broken = done.row["collapsed"]
+            note = "" if broken is None else f" (not finite from batch {broken} on)"
+            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * done.row['top1']:.1f} %{note}, {left}"
             progress.console.print(line, markup=False, highlight=False)
             yield done.row
 

@@ -13,6 +13,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     ModelOption,
     console,
@@ -34,6 +35,7 @@ def choose(
     batch: Annotated[int, typer.Option(help="Batch size.", min=1)] = 64,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose NAVIA's layers and learning rates by its loss on unlabelled target images."""

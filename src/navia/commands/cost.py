@@ -7,7 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from navia.commands import completion
-from navia.commands.terminal import MODEL_HELP, JsonOption, ReduceOptions, parse_options, print_json, print_wide
+from navia.commands.terminal import (
+    MODEL_HELP,
+    ImportOption,
+    JsonOption,
+    ReduceOptions,
+    parse_options,
+    print_json,
+    print_wide,
+)
 
 
 def cost(
@@ -23,6 +31,7 @@ def cost(
     measure: Annotated[bool, typer.Option("--measure", help="Also time real forwards and their peak memory.")] = False,
     batch: Annotated[int, typer.Option(help="Batch size for --measure.")] = 8,
     rounds: Annotated[int, typer.Option(help="Timed rounds for --measure.")] = 5,
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count multiply-accumulates, tokens and parameters of a model under token reduction. Needs no weights.

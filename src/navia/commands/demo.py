@@ -17,6 +17,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     ModelOption,
     console,
@@ -26,6 +27,7 @@ from navia.commands.terminal import (
     print_wide,
 )
 from navia.errors import InputError
+from navia.images import SOURCE_IMAGES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +43,7 @@ def demo(
     model: ModelOption = "embedded",
     checkpoint: CheckpointOption = None,
     images: Annotated[
-        str, typer.Option(help="Your own clean images in class folders (64 of them become the source).")
+        str, typer.Option(help=f"Your own clean images in class folders ({SOURCE_IMAGES} of them become the source).")
     ] = "embedded",
     corruption: Annotated[
         list[str] | None,
@@ -57,6 +59,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("navia-demo.html"),
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a shift does to a model, what adaptation gives back, and what merging tokens costs. Needs no network.
@@ -112,8 +115,8 @@ def _pictures(images: str, vit: "ViT") -> "tuple[Tensor, Collection, Sequence[in
     opened = open_domains(images, vit.num_classes, class_names(vit))
     if len(opened.domains) > 1 or opened.domains[0].collection.labels is None:
         raise InputError(f"the demo needs clean images in class folders, and {images!r} is {opened.kind!r}")
-    opened, clean = leave_out_source(opened, 64)
-    return clean.tensors(range(64), vit.preprocessing), opened.domains[0].collection, opened.classes
+    opened, clean = leave_out_source(opened)
+    return clean.tensors(range(len(clean.collection)), vit.preprocessing), opened.domains[0].collection, opened.classes
 
 
 def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "list[Domain]":

@@ -11,6 +11,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     ModelOption,
     console,
@@ -20,6 +21,7 @@ from navia.commands.terminal import (
     print_wide,
 )
 from navia.errors import InputError
+from navia.images import SOURCE_IMAGES
 
 
 def explain(
@@ -31,7 +33,8 @@ def explain(
         str, typer.Option("--reduce", "-r", help="Token reducer.", autocompletion=completion.reducers)
     ] = "tome:8",
     source: Annotated[
-        str | None, typer.Option(help="Clean images (folder or embedded), of which 64 are taken; by default of the images.")
+        str | None,
+        typer.Option(help=f"Clean images (folder or embedded); {SOURCE_IMAGES} of them are used. By default of the images."),
     ] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
     corruption: Annotated[
@@ -42,6 +45,7 @@ def explain(
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Layer by layer: tokens left, distance of the CLS statistics from the source, what adaptation moved, and how well a
@@ -82,18 +86,17 @@ def _images(
     names = class_names(vit)
     opened = open_domains(images, vit.num_classes, names, corruptions=[corruption] if corruption else (), severity=severity)
     if source is not None:
-        clean = open_source(source)
+        clean = open_source(source, fewer=True)
     elif corruption is None and images != "embedded":
         raise InputError("these images are the target: give clean ones with --source, or a --corruption to shift them with")
     else:
-        opened, clean = leave_out_source(opened, 64)
+        opened, clean = leave_out_source(opened)
     domain = opened.domains[0]
-    kept = np.random.default_rng(0).permutation(len(clean.collection))[:64]
     target = np.random.default_rng(0).permutation(len(domain.collection))[: 2 * count]
     if len(target) < 32:
         raise InputError(f"explaining needs at least 32 images besides the source, {images!r} leaves {len(target)}")
     labels = torch.tensor([domain.label(int(i)) for i in target])
-    tensors = (clean.tensors(kept, vit.preprocessing), domain.tensors(target, vit.preprocessing))
+    tensors = (clean.tensors(range(len(clean.collection)), vit.preprocessing), domain.tensors(target, vit.preprocessing))
     return *tensors, None if bool((labels < 0).any()) else labels, opened.classes
 
 

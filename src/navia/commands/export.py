@@ -13,6 +13,7 @@ from navia.commands.terminal import (
     MODEL_HELP,
     CheckpointOption,
     CropOnlyOption,
+    ImportOption,
     JsonOption,
     console,
     errors,
@@ -59,6 +60,7 @@ def export(
     tolerance: Annotated[float, typer.Option(help="Largest difference of a logit that is let pass.", min=0)] = 1e-4,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     crop_only: CropOnlyOption = False,
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write an adapted, reduced model for other programs, and check that the file answers as navia does.

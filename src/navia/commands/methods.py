@@ -5,10 +5,10 @@ import sys
 
 from rich.table import Table
 
-from navia.commands.terminal import JsonOption, console, print_json
+from navia.commands.terminal import ImportOption, JsonOption, console, print_json
 
 
-def methods(as_json: JsonOption = False) -> None:
+def methods(plugins: ImportOption = None, as_json: JsonOption = False) -> None:
     """List adaptation methods with their options, and token reducers."""
     from navia.adapt.method import METHODS
     from navia.reduce import REDUCERS

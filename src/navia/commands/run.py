@@ -17,6 +17,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     LeanOption,
     MethodOption,
@@ -89,6 +90,7 @@ def run(
     ] = False,
     lean: LeanOption = False,
     precision: PrecisionOption = "float32",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Adapt on a stream of images and write every answer, given before the model adapted to it.

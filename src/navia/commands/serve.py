@@ -12,6 +12,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     MethodOption,
     ModelOption,
     ReduceOption,
@@ -70,6 +71,7 @@ def serve(
     keep_images: Annotated[int, typer.Option(help="Pictures kept in memory for the dashboard; 0: none.", min=0)] = 12,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
 ) -> None:
     """Answer over HTTP, and adapt to the images behind the answers.
 

@@ -11,6 +11,7 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     DeviceOption,
+    ImportOption,
     JsonOption,
     ModelOption,
     console,
@@ -18,20 +19,26 @@ from navia.commands.terminal import (
     print_json,
     write,
 )
+from navia.images import SOURCE_IMAGES
 
 
 def stats(
-    images: Annotated[Path, typer.Argument(help="Folder of clean, unlabelled images (64 are enough).")],
+    images: Annotated[Path, typer.Argument(help="Folder of clean, unlabelled images.")],
     out: Annotated[Path, typer.Argument(help="Where the statistics go (.safetensors).")],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="The reducer that adaptation will use.", autocompletion=completion.reducers)
     ] = "none",
-    limit: Annotated[int | None, typer.Option(help="Use at most so many images.", min=1)] = None,
-    fisher: Annotated[bool, typer.Option("--fisher", help="Also measure what EATA needs.")] = False,
+    limit: Annotated[
+        int, typer.Option(help="Use at most so many images, drawn at random but always the same.", min=1)
+    ] = SOURCE_IMAGES,
+    fisher: Annotated[
+        bool, typer.Option("--fisher", help="Also measure what EATA needs (its authors took --limit 2000).")
+    ] = False,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the source statistics that align, navia, foa and foa_bp need."""

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from navia.commands import completion
 from navia.errors import InputError, NaviaError
+from navia.images import SOURCE_IMAGES
 
 if TYPE_CHECKING:
     from navia.adapt.statistics import SourceStatistics
@@ -39,11 +40,30 @@ ReduceOptions = Annotated[
         autocompletion=completion.reducers,
     ),
 ]
-SourceOption = Annotated[str | None, typer.Option(help="Clean images (folder), statistics from `navia stats`, or embedded.")]
+SourceOption = Annotated[
+    str | None,
+    typer.Option(help=f"Clean images (folder; {SOURCE_IMAGES} are used), statistics from `navia stats`, or embedded."),
+]
 CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
 LeanOption = Annotated[bool, typer.Option("--lean", help="Less memory for gradients, more time; the same answers.")]
 PrecisionOption = Annotated[str, typer.Option(help="float32, or bfloat16 (quicker only where the hardware has it).")]
+
+
+def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    from navia.plugins import load_plugin
+
+    for name in () if context.resilient_parsing else names or ():
+        load_plugin(name)
+    return names
+
+
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import", help="Python file or module with methods or reducers of your own; repeatable.", callback=_load_plugins
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -70,20 +90,12 @@ def load_model(
 def source_statistics(vit: "ViT", source: str | Path | None, reduce: str, fisher: bool = False) -> "SourceStatistics | None":
     """Of a folder of clean images, a file from `navia stats`, the embedded sample's images, or datasets:NAME."""
     from navia.adapt.statistics import SourceStatistics
-    from navia.images.loader import Loader
-    from navia.images.open import open_source
-    from navia.images.streams import make_stream
 
     if source is None:
         return None
     if Path(source).is_file():
         return SourceStatistics.load(source)
-    most = 2000 if fisher else 256  # the statistics need 64, Fisher weights as many as EATA's authors took
-    if Path(source).is_dir():
-        return SourceStatistics.measure(vit, source, reduce, limit=most, fisher=fisher)
-    stream = make_stream([open_source(source)], seed=None, limit=most)
-    images = (batch.images for batch in Loader(stream, vit.preprocessing))
-    return SourceStatistics.measure(vit, images, reduce, fisher=fisher)
+    return SourceStatistics.measure(vit, source, reduce, fisher=fisher)
 
 
 def method_options(method: str, pairs: list[str] | None) -> dict[str, Any]:

@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from navia.commands.terminal import CheckpointOption, JsonOption, ModelOption, ReduceOptions, console, print_json, write
+from navia.commands.terminal import (
+    CheckpointOption,
+    ImportOption,
+    JsonOption,
+    ModelOption,
+    ReduceOptions,
+    console,
+    print_json,
+    write,
+)
 
 
 def tokens(
@@ -15,6 +24,7 @@ def tokens(
     reduce: ReduceOptions = None,
     out: Annotated[Path, typer.Option(help="Where the drawing goes.")] = Path("tokens.png"),
     scale: Annotated[int, typer.Option(help="Enlargement of the drawing.", min=1, max=8)] = 2,
+    plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw a picture beside the groups that its patches were merged into (grey: dropped)."""

@@ -1,5 +1,8 @@
 """Folders of pictures: which files there are, in which order, with which labels, and how to read them."""
 
+import hashlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,14 +75,51 @@ class Folder:
         return [index[path.parent.name] for path in self.paths]
 
 
+@dataclass(frozen=True)
+class Stamp:
+    """What lies in a folder, without the pixels: how many images, and digests of their names with their sizes, and of their
+    names with the times at which they were last written."""
+
+    count: int
+    names_and_sizes: str
+    times: str
+
+
+def stamp(root: str | Path, deep: bool = False) -> Stamp:
+    """Of the images that `scan` finds, or with `deep` of all files below. Nothing is kept but the digests."""
+    root = Path(root)
+    count, sizes, times = 0, hashlib.sha256(), hashlib.sha256()
+    for name, entry in _files_below(root) if deep else _scanned(root):
+        found = entry.stat()
+        line = os.fsencode(name)
+        sizes.update(line + b"\0%d\n" % found.st_size)
+        times.update(line + b"\0%d\n" % found.st_mtime_ns)
+        count += 1
+    return Stamp(count, sizes.hexdigest()[:16], times.hexdigest()[:16])
+
+
+def _scanned(root: Path) -> "Iterator[tuple[str, os.DirEntry[str]]]":
+    yield from ((entry.name, entry) for entry in _image_entries(root))
+    for folder in _class_folders(root):
+        yield from ((f"{folder.name}/{entry.name}", entry) for entry in _image_entries(folder))
+
+
+def _files_below(root: Path, prefix: str = "") -> "Iterator[tuple[str, os.DirEntry[str]]]":
+    """In a fixed order; without what the datasets library computes beside its files."""
+    for entry in sorted(_entries(root), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _files_below(Path(entry.path), f"{prefix}{entry.name}/")
+        elif entry.is_file() and not entry.name.startswith("cache-"):
+            yield prefix + entry.name, entry
+
+
 def scan(root: str | Path) -> Folder:
     """The images of `root`: either directly inside, or one level down in class folders."""
     root = Path(root)
     if not root.is_dir():
         raise InputError(f"no folder {str(root)!r}")
     flat = _images(root)
-    folders = sorted((p for p in root.iterdir() if p.is_dir()), key=_class_order)
-    nested = {folder: _images(folder) for folder in folders}
+    nested = {folder: _images(folder) for folder in _class_folders(root)}
     classes = tuple(folder.name for folder, images in nested.items() if images)
     if flat and classes:
         raise InputError(f"{str(root)!r} holds images both directly and in class folders ({classes[0]}, ...): keep one")
@@ -99,7 +139,25 @@ def stream_order(folder: Folder) -> list[int]:
 
 
 def _images(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+    return [folder / entry.name for entry in _image_entries(folder)]
+
+
+def _image_entries(folder: Path) -> "list[os.DirEntry[str]]":
+    """Sorted by name."""
+    found = (e for e in _entries(folder) if os.path.splitext(e.name)[1].lower() in SUFFIXES and e.is_file())
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _class_folders(root: Path) -> list[Path]:
+    return sorted((root / entry.name for entry in _entries(root) if entry.is_dir()), key=_class_order)
+
+
+def _entries(folder: Path) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError as error:
+        raise InputError(f"cannot list folder {str(folder)!r}: {error.strerror or error}") from error
 
 
 def _class_order(folder: Path) -> tuple[int, str]:

@@ -1,16 +1,17 @@
 """From what the user typed (a folder, a data set, "embedded") to domains with the model's own labels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from navia.errors import InputError, NaviaError
-from navia.images import sample
+from navia.files import expanded
+from navia.images import SOURCE_IMAGES, sample
 from navia.images.domain import Collection, DatasetPictures, Domain, Subset, corrupted
-from navia.images.folder import scan
-from navia.images.layouts import Labelled, labelled, match_classes, recognise
+from navia.images.folder import Folder, scan
+from navia.images.layouts import Labelled, Layout, labelled, match_classes, recognise
 
 SHIFTED = ("imagenet-c", "imagenet-r", "imagenet-a")  # layouts whose pictures are no source domain
 
@@ -33,31 +34,38 @@ def open_domains(
     corruptions: Sequence[str] = (),
     severity: int = 5,
     seed: int = 0,
+    parts: Sequence[str] | None = None,
+    lister: Callable[[Path], Folder] = scan,
 ) -> Opened:
     """Domains of a folder in any of the known layouts, of "embedded", or of "datasets:NAME" / "datasets:NAME:SPLIT" (a
     Hugging Face data set by name, or a folder that `save_to_disk` or `imagefolder` understands).
 
-    corruptions: one domain per corruption instead of the pictures as they are."""
+    corruptions: one domain per corruption instead of the pictures as they are. parts: of ImageNet-C, to list no others.
+    lister: what lists the images of a folder, `scan` or something that remembers what it found."""
     if str(where) == "embedded":
-        parts: list[tuple[str, Collection]] = [("clean", sample.unseen_images())]
+        found: list[tuple[str, Collection]] = [("clean", sample.unseen_images())]
         kind, classes = "embedded", None
     elif str(where).startswith("datasets:"):
-        parts, classes = _from_datasets(str(where).removeprefix("datasets:"), num_classes, class_names)
+        found, classes = _from_datasets(str(where).removeprefix("datasets:"), num_classes, class_names)
         kind = "datasets"
     else:
-        kind, parts, classes = _from_folder(Path(where), num_classes, class_names)
-    for name, collection in parts:
+        layout = recognise(expanded(where))
+        if parts is not None and layout.kind == "imagenet-c":
+            layout = replace(layout, parts=tuple(part for part in layout.parts if part.name in parts))
+        kind = layout.kind
+        found, classes = _from_folder(layout, num_classes, class_names, lister)
+    for name, collection in found:
         _check_labels(name, collection, len(classes) if classes else num_classes)
     if not corruptions:
-        return Opened(kind, tuple(Domain(name, collection) for name, collection in parts), classes)
-    if len(parts) > 1:
-        raise InputError(f"{str(where)!r} is corrupted already ({len(parts)} parts): leave out the corruption")
-    return Opened(kind, tuple(corrupted(parts[0][1], corruptions, severity, seed)), classes)
+        return Opened(kind, tuple(Domain(name, collection) for name, collection in found), classes)
+    if len(found) > 1:
+        raise InputError(f"{str(where)!r} is corrupted already ({len(found)} parts): leave out the corruption")
+    return Opened(kind, tuple(corrupted(found[0][1], corruptions, severity, seed)), classes)
 
 
-def leave_out_source(opened: Opened, count: int) -> tuple[Opened, Domain]:
+def leave_out_source(opened: Opened, count: int = SOURCE_IMAGES) -> tuple[Opened, Domain]:
     """Clean images for the source statistics, and the domains without them: no image is both source and stream. They are
-    the first `count` of a fixed deal; the embedded sample has some of its own."""
+    those that `open_source` would draw; the embedded sample has some of its own."""
     if opened.kind == "embedded":
         return opened, open_source("embedded", count)
     whole = opened.domains[0].collection
@@ -76,11 +84,18 @@ def shifted_itself(opened: Opened) -> str:
     return f"{opened.domains[0].name!r} ({opened.kind}) is shifted itself: give a folder of clean images as the source"
 
 
-def open_source(where: str | Path, count: int | None = None) -> Domain:
-    """Clean images for the source statistics, whatever their classes: `count` of them, or all, in a fixed deal. "embedded"
-    are those that the sample keeps for this."""
-    collection = _clean(where)
-    if count is not None and count > len(collection):
+def open_source(
+    where: str | Path, count: int | None = SOURCE_IMAGES, lister: Callable[[Path], Folder] = scan, *, fewer: bool = False
+) -> Domain:
+    """Clean images for the source statistics, whatever their classes: `count` of them, or all (None). fewer: take all where
+    there are not as many, which is an error otherwise.
+
+    They are drawn at random with a fixed seed: the first ones by name may all be of one class or of one hour, and their
+    statistics those of no source domain; and the same folder must always give the same ones. Every command and benchmark
+    draws them here or, from the data itself, in `leave_out_source`. "embedded" are those that the sample keeps for this;
+    they lie in random order."""
+    collection = _clean(where, lister)
+    if count is not None and count > len(collection) and not fewer:
         raise InputError(f"{str(where)!r} has {len(collection)} images, and {count} are wanted as the source: ask for fewer")
     if str(where) == "embedded":
         return Domain("source", Subset(collection, range(len(collection))[:count]))
@@ -88,35 +103,36 @@ def open_source(where: str | Path, count: int | None = None) -> Domain:
     return Domain("source", Subset(collection, [int(i) for i in dealt]))
 
 
-def _clean(where: str | Path) -> Collection:
+def _clean(where: str | Path, lister: Callable[[Path], Folder]) -> Collection:
     if str(where) == "embedded":
         return sample.source_images()
     if str(where).startswith("datasets:"):
         return _load_dataset(str(where).removeprefix("datasets:"))
-    layout = recognise(Path(where))
+    layout = recognise(expanded(where))
     if layout.kind == "imagenet-c":
         raise InputError(f"{str(where)!r} holds corrupted images: give a folder of clean ones as the source")
-    return scan(layout.parts[0].path)
+    return lister(layout.parts[0].path)
 
 
 def _from_folder(
-    root: Path, num_classes: int, class_names: Sequence[str] | None
-) -> tuple[str, list[tuple[str, Collection]], tuple[int, ...] | None]:
-    layout = recognise(root)
+    layout: Layout, num_classes: int, class_names: Sequence[str] | None, lister: Callable[[Path], Folder]
+) -> tuple[list[tuple[str, Collection]], tuple[int, ...] | None]:
     parts: list[tuple[str, Collection]] = []
     masks: set[tuple[int, ...] | None] = set()
     for part in layout.parts:
-        folder = scan(part.path)
+        folder = lister(part.path)
         if folder.class_names is None:
-            parts.append((part.name or root.name, folder))
+            parts.append((part.name, folder))
             masks.add(None)
             continue
         classes = match_classes(folder.class_names, num_classes, class_names)
         masks.add(classes.mask)
-        parts.append((part.name or root.name, labelled(folder, classes)))
+        parts.append((part.name, labelled(folder, classes)))
     if len(masks) > 1:  # one of them would decide the columns in which all parts are answered
-        raise InputError(f"the parts of {str(root)!r} have different classes: complete them (`navia doctor` tells which)")
-    return layout.kind, parts, masks.pop()
+        raise InputError(
+            f"the parts of {str(layout.root)!r} have different classes: complete them (`navia doctor` tells which)"
+        )
+    return parts, masks.pop()
 
 
 def _from_datasets(
@@ -134,12 +150,19 @@ def _from_datasets(
     return [(name, Labelled(pictures, labels))], classes.mask
 
 
+def local_folder(where: str) -> Path | None:
+    """The folder that "datasets:FOLDER" or "datasets:FOLDER:SPLIT" names; None where it is a data set's name."""
+    folder = expanded(where.removeprefix("datasets:").partition(":")[0])
+    return folder if folder.is_dir() else None
+
+
 def _load_dataset(name: str) -> DatasetPictures:
     try:
         import datasets
     except ImportError as error:
         raise NaviaError("Hugging Face data sets need the datasets package: pip install 'navia[hf]'") from error
     place, _, split = name.partition(":")
+    place = str(local_folder(f"datasets:{place}") or place)
     try:
         if (Path(place) / "dataset_info.json").exists() or (Path(place) / "dataset_dict.json").exists():
             found = datasets.load_from_disk(place)

@@ -20,3 +20,8 @@ def named(spec: str) -> Spec:
     if Path(spec).suffix in (".yaml", ".yml"):
         return read_spec(Path(spec))
     raise SpecError(f"no preset {spec!r}; known: {', '.join(presets())}; or give a .yaml file")
+
+
+def name_of(spec: str) -> str:
+    """Under which `navia bench` keeps a spec beside its rows: the preset's name, or the file's without its suffix."""
+    return spec if spec in presets() else Path(spec).stem
