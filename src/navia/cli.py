@@ -1,5 +1,6 @@
 """The command line: `navia COMMAND`. Prints results to stdout, problems to stderr; exit code 0 done, 1 refused, 2 misuse."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -44,6 +45,9 @@ def _main(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Efficient test-time adaptation of Vision Transformers."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navia.errors import InputError, NaviaError
+from navia.files import to_bytes
 from navia.images.corruptions import blur, digital, noise, weather
 
 __all__ = ["CORRUPTIONS", "SMALLEST_SIDE", "corrupt", "names", "seed_of"]
@@ -72,7 +73,7 @@ def names(*, extra: bool = False) -> tuple[str, ...]:
 
 def seed_of(picture: str, name: str, severity: int, seed: int = 0) -> int:
     """The seed of one picture's corruption: depends on what the picture is called, not on when or by whom it is made."""
-    return zlib.crc32(f"{seed}/{name}/{severity}/{picture}".encode())
+    return zlib.crc32(to_bytes(f"{seed}/{name}/{severity}/{picture}"))
 
 
 def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator) -> NDArray[np.uint8]:
