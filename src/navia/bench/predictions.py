@@ -26,12 +26,12 @@ from navia.adapt.adapter import Adapter
 from navia.adapt.losses import entropy
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceStatistics
-from navia.bench.interrupts import interrupts_held_back
 from navia.bench.run import Answered
 from navia.errors import InputError
 from navia.files import exclusive, to_bytes, written_whole
 from navia.images.loader import Batch
 from navia.images.streams import Stream
+from navia.interrupts import interrupts_held_back
 from navia.measure.quality import calibration_error, wilson
 from navia.vit.vit import ViT
 
