@@ -54,7 +54,7 @@ def main() -> None:
     try:
         app()
     except NaviaError as error:
-        errors.print(f"navia: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"navia: {error.command_line}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("navia: interrupted")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navia.errors import InputError, NaviaError
+from navia.errors import InputError, NaviaError, known_names
 from navia.files import to_bytes
 from navia.images.corruptions import blur, digital, noise, weather
 
@@ -84,7 +84,7 @@ def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | n
     """
     function = _BY_NAME.get(name)
     if function is None:
-        raise InputError(f"unknown corruption {name!r}; known: {', '.join(_BY_NAME)}")
+        raise InputError(f"unknown corruption {name!r}{known_names(name, _BY_NAME)}")
     if isinstance(severity, bool) or not isinstance(severity, (int, np.integer)) or not 1 <= severity <= 5:
         raise InputError(f"severity must be an integer from 1 to 5, not {severity!r}")
     pixels = _as_channels_last(image)
