@@ -298,3 +298,39 @@ def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     assert "no device 'cuda:7' here; there is cpu" in str(result.exception or result.output)
     result = invoke("stats", "embedded", "x", "--model", "embedded", "--device", "tape")
     assert "no device 'tape'" in str(result.exception or result.output)
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_a_missing_source_is_answered_with_the_option(
+    command: str, clothes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"run": ["run", str(clothes), "--out", str(tmp_path / "p.csv")], "serve": ["serve", "--port", "0"]}[command]
+    told = refused([*arguments, "-m", "embedded"], monkeypatch, capsys)
+    assert told.startswith("navia: method 'navia' needs source statistics: give --source FOLDER")
+    assert "SourceStatistics" not in told
+    with pytest.raises(navia.errors.NaviaError, match=r"navia\.SourceStatistics\.measure\(vit, images, reduce\)"):
+        navia.adapt(navia.load("embedded"))
+
+
+def test_statistics_without_fisher_are_answered_with_the_option(
+    clothes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = tmp_path / "plain.safetensors"
+    assert invoke("stats", str(clothes), str(plain), "-m", "embedded").exit_code == 0
+    arguments = ["run", str(clothes), "-m", "embedded", "--method", "eata", "--source", str(plain)]
+    told = refused([*arguments, "--out", str(tmp_path / "p.csv")], monkeypatch, capsys)
+    assert "method 'eata' needs source statistics measured with `navia stats --fisher`" in told
+
+
+def test_unknown_names_come_with_the_nearest(
+    clothes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", str(clothes), "-m", "embedded", "--out", str(tmp_path / "p.csv")]
+    for arguments, meant in (
+        (["--method", "navai"], "navia"),
+        (["--method", "tent", "-o", "momentun=0.5"], "momentum"),
+        (["--method", "none", "-r", "tomme:8"], "tome"),
+        (["--method", "none", "--corruption", "fogg"], "fog"),
+        (["--method", "none", "--stream", "continuall"], "continual"),
+    ):
+        assert refused([*run, *arguments], monkeypatch, capsys).endswith(f"; did you mean {meant!r}?\n")

@@ -181,8 +181,9 @@ def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:
 
 def test_demo_on_a_model_and_folder_of_ones_own(clothes_by_class: Path, tmp_path: Path) -> None:
     own = ("demo", "-m", "embedded", "--images", str(clothes_by_class), "--count", "64", "--corruption", "contrast")
-    result = invoke(*own, "--json", "--out", str(tmp_path / "own.html"))
+    result = invoke(*own, "--json", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
+    assert (tmp_path / "navia-demo.html").is_file()  # a folder gets the default name
     embedded = json.loads(result.stdout)
     assert embedded[0]["top1"]["contrast"] <= 1
 

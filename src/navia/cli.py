@@ -1,5 +1,6 @@
 """The command line: `navia COMMAND`. Prints results to stdout, problems to stderr; exit code 0 done, 1 refused, 2 misuse."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -45,13 +46,16 @@ def _main(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Efficient test-time adaptation of Vision Transformers."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
 
 
 def main() -> None:
     try:
         app()
     except NaviaError as error:
-        errors.print(f"navia: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"navia: {error.command_line}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("navia: interrupted")

@@ -17,6 +17,16 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def to_bytes(text: str) -> bytes:
+    """UTF-8, where names that are not valid UTF-8 (in Python with lone surrogates) keep the bytes that the disk has."""
+    return text.encode("utf-8", "surrogatepass" if os.name == "nt" else "surrogateescape")
+
+
+def printable(text: str) -> str:
+    r"""For files and programs that take valid Unicode only: bytes of a name that are not UTF-8 become \udcXX."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 @contextlib.contextmanager
 def written_whole(path: Path, sync: bool = True) -> Iterator[Path]:
     """A temporary path to write to, which becomes `path` once that is done: a reader never sees half a file.

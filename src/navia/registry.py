@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from navia.errors import SpecError
+from navia.errors import SpecError, known_names
 from navia.plugins import load_entry_points
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         self._fill()
         if name not in self._entries:
-            raise SpecError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names())}")
+            raise SpecError(f"unknown {self.kind} {name!r}{known_names(name, self.names())}")
         return self._entries[name]
 
     def _fill(self) -> None:

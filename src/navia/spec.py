@@ -13,13 +13,16 @@ plugins: [infomax.py]
 plugins: with own methods or reducers. A file (looked for beside the spec and then in the working directory) or a module.
 """
 
+import contextlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
 
-from navia.errors import SpecError
+from navia.errors import SpecError, known_names, near
 from navia.images import SOURCE_IMAGES
 from navia.images.corruptions import names as corruption_names
 from navia.plugins import find
@@ -64,9 +67,10 @@ class DataSpec(_Strict):
     @pydantic.field_validator("corruptions")
     @classmethod
     def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = sorted(set(value) - set(corruption_names(extra=True)))
+        known = corruption_names(extra=True)
+        unknown = [f"unknown corruption {name!r}{known_names(name, known)}" for name in value if name not in known]
         if unknown:
-            raise ValueError(f"unknown corruption {', '.join(unknown)}; known: {', '.join(corruption_names(extra=True))}")
+            raise ValueError("; ".join(unknown))
         return value
 
 
@@ -101,12 +105,12 @@ class RunSpec(_Strict):
     error otherwise. tsne: also lay out the CLS features of that last third. guard: false lets collapses happen, as in
     published figures."""
 
-    method: Annotated[tuple[str, ...], BeforeValidator(_listed)]
-    reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("none",)
+    method: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=("none",), min_length=1)
     options: dict[str, Any] = {}
     label: str | None = None
     realtime: bool = False
-    adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
+    adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = Field(default=(None,), min_length=1)
     shorten: bool = False
     tsne: TsneSpec | None = None
     guard: bool = True
@@ -123,7 +127,7 @@ class Spec(_Strict):
     data: Annotated[tuple[DataSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
     runs: Annotated[tuple[RunSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
     source: SourceSpec = SourceSpec()
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = Field(default=(0,), min_length=1)
     batch: int = Field(default=64, ge=1)
     reference: str | None = None  # name of the published values to show beside
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # files or modules with own methods or reducers
@@ -169,7 +173,7 @@ class Spec(_Strict):
         try:
             scaled = Spec.model_validate(values)
         except pydantic.ValidationError as error:
-            raise SpecError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
+            raise SpecError("; ".join(text for _, text in _problems(error, None))) from error
         return scaled.model_copy(update={"data": tuple(dict.fromkeys(scaled.data))})
 
 
@@ -196,11 +200,146 @@ def parse_spec(text: str, where: str) -> Spec:
         raise SpecError(f"{where}: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise SpecError(f"{where}: a mapping with models, data and runs is needed")
+    problems = [] if "plugins" in values else _unknown_names(values, tree)
+    spec = None
     try:
-        return Spec.model_validate(values)
+        spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
-        lines = [f"{where}:{_line(tree, e['loc'])}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise SpecError("\n".join(dict.fromkeys(lines))) from error
+        problems += _problems(error, tree)
+    if spec is None or problems:
+        found = sorted({(_line(tree, path), text) for path, text in problems})
+        raise SpecError("\n".join(f"{where}:{line}: {text}" for line, text in found))
+    return spec
+
+
+Place = tuple[int | str, ...]
+
+_WORDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+    "path": "must be a path",
+    "dict": "must be a mapping, {{key: value}}",
+    "model": "must be a mapping, {{key: value}}",
+    "tuple": "must be a list",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+}  # by the kind of pydantic's error, or how that begins
+
+
+def _problems(error: pydantic.ValidationError, tree: Any) -> list[tuple[Place, str]]:
+    """Where, and in plain words what is wrong there. tree: the YAML text, where there is one."""
+    found = error.errors()
+    meant = {(*e["loc"][:-1], near(str(e["loc"][-1]), _keys(e["loc"]))) for e in found if e["type"] == "extra_forbidden"}
+    inside = {e["loc"][:depth] for e in found for depth in range(len(e["loc"]))}
+    # a key that is only misspelled is not missing, and a list is not too short because its entries have mistakes
+    consequences: dict[str, set[Any]] = {"missing": meant, "too_short": inside}
+    return [(e["loc"], _problem(e, tree)) for e in found if e["loc"] not in consequences.get(e["type"], ())]
+
+
+def _problem(error: Any, tree: Any) -> str:
+    kind, path, context, value = error["type"], error["loc"], error.get("ctx", {}), error["input"]
+    place = _name(path, tree)
+    if kind == "extra_forbidden":
+        inside = f" in {_name(path[:-1], tree)}" if path[:-1] else ""
+        meant = near(str(path[-1]), _keys(path))
+        return f"unknown key {path[-1]!r}{inside}; " + (
+            f"did you mean {meant!r}?" if meant else f"known: {', '.join(_keys(path))}"
+        )
+    if kind == "missing":
+        return f"{_name(path[:-1], tree) or 'the spec'} needs the key {path[-1]!r}"
+    if kind == "value_error":
+        return f"{place}: {context['error']}"
+    if kind in ("too_short", "too_long"):
+        least = kind == "too_short"
+        count = context["min_length" if least else "max_length"]
+        entries = "one entry" if count == 1 else f"{count} entries"
+        return f"{place} needs at {'least' if least else 'most'} {entries}"
+    words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0], "cannot be used here")
+    given = "nothing" if value is None else repr(value)
+    meant = near(value, context["expected"].split("'")) if kind == "literal_error" and isinstance(value, str) else None
+    return f"{place} {words.format(**context)}, not {given}" + (f"; did you mean {meant!r}?" if meant else "")
+
+
+def _keys(path: Place) -> list[str]:
+    """The keys of the mapping that the last step of `path` is in."""
+    kinds: dict[str, type[BaseModel]] = {
+        "models": ModelSpec,
+        "data": DataSpec,
+        "runs": RunSpec,
+        "source": SourceSpec,
+        "tsne": TsneSpec,
+    }
+    inside = [step for step in path[:-1] if isinstance(step, str)]
+    return list((kinds[inside[-1]] if inside else Spec).model_fields)
+
+
+def _name(path: Place, tree: Any) -> str:
+    """'runs[0].method'; without the number where the text has no list."""
+    name, node = "", tree
+    for step in path:
+        if isinstance(step, int):
+            name += "" if node is not None and node.id != "sequence" else f"[{step}]"
+        else:
+            name += f".{step}" if name else step
+        node = _inside(node, step)
+    return name
+
+
+def _inside(node: Any, step: int | str) -> Any:
+    """The part of the YAML tree that one step leads to. Entry 0 of what was given without its list is the thing itself."""
+    if node is not None and node.id == "sequence":
+        return node.value[step] if isinstance(step, int) and step < len(node.value) else None
+    if node is not None and node.id == "mapping" and isinstance(step, str):
+        return next((value for key, value in node.value if key.value == step), None)
+    return node if step == 0 else None
+
+
+def _unknown_names(values: dict[str, Any], tree: Any) -> list[tuple[Place, str]]:
+    """Methods, reducers and options of the runs that do not exist."""
+    from navia.adapt.method import METHODS
+    from navia.reduce import parse
+
+    found: list[tuple[Place, str]] = []
+
+    def check(path: Place, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except SpecError as error:
+            found.append((path, f"{_name(path, tree)}: {error}"))
+            return False
+        return True
+
+    for i, run in enumerate(_listed(values.get("runs"))):
+        if not isinstance(run, dict):
+            continue
+        for j, reduce in enumerate(_listed(run.get("reduce", "none"))):
+            if isinstance(reduce, str):
+                check(("runs", i, "reduce", j), partial(parse, reduce))
+        options = run.get("options")
+        for j, name in enumerate(_listed(run.get("method"))):
+            if not isinstance(name, str) or not check(("runs", i, "method", j), partial(METHODS.get, name)):
+                continue
+            if isinstance(options, dict) and all(isinstance(key, str) for key in options):
+                _check_options(METHODS.get(name), name, options, ("runs", i, "options"), check)
+    return found
+
+
+def _check_options(
+    method: Any, name: str, options: dict[str, Any], place: Place, check: Callable[[Place, Callable[[], object]], bool]
+) -> None:
+    """Each by itself, so that all mistakes are found; together only where no single one is at fault."""
+    make = method.Options.of
+    with contextlib.suppress(SpecError):
+        make(name, options)
+        return
+    fine = [check((*place, key), partial(make, name, {key: value})) for key, value in options.items()]
+    if all(fine):
+        check(place, partial(make, name, options))
 
 
 def _line(node: Any, path: tuple[int | str, ...]) -> int:

@@ -1,5 +1,6 @@
 """Specs: what is accepted, and errors that point at the line."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,14 @@ def test_the_view_of_a_tsne_is_part_of_the_key() -> None:
         ("tsne: {blocks: 3}", "give adapt_for"),
         ("adapt_for: [null, 2], tsne: {blocks: 3}", "give adapt_for"),
         ("adapt_for: 2, realtime: true, tsne: {blocks: 3}", "no realtime"),
-        ("adapt_for: 2, tsne: {blocks: []}", "at least 1 item"),
-        ("adapt_for: 2, tsne: {blocks: [3, -1]}", "greater than or equal to 0"),
+        ("adapt_for: 2, tsne: {blocks: []}", "tsne.blocks needs at least one entry"),
+        ("adapt_for: 2, tsne: {blocks: [3, -1]}", "must be at least 0, not -1"),
         ("adapt_for: 2, tsne: {blocks: [3, 6, 3]}", "3 is there twice"),
-        ("adapt_for: 2, tsne: {blocks: 3, classes: [1]}", "at least 2 items"),
-        ("adapt_for: 2, tsne: {blocks: 3, classes: [1, cat]}", "valid integer"),
+        ("adapt_for: 2, tsne: {blocks: 3, classes: [1]}", "needs at least 2 entries"),
+        ("adapt_for: 2, tsne: {blocks: 3, classes: [1, cat]}", "must be a whole number, not 'cat'"),
         ("adapt_for: 2, tsne: {blocks: 3, classes: [4, 4]}", "4 is there twice"),
         ("adapt_for: 2, tsne: {blocks: 3, layers: 3}", "layers"),
-        ("adapt_for: 2, tsne: {classes: [1, 2]}", "blocks: Field required"),
+        ("adapt_for: 2, tsne: {classes: [1, 2]}", "runs[0].tsne needs the key 'blocks'"),
     ],
 )
 def test_a_tsne_that_cannot_be_drawn_is_refused_with_its_line(given: str, complaint: str) -> None:
@@ -115,19 +116,19 @@ def test_without_scikit_learn_a_tsne_is_refused_before_anything_runs(monkeypatch
 @pytest.mark.parametrize(
     ("change", "line", "complaint"),
     [
-        (("runs:", "rums:"), 4, "rums"),
-        (("severity: 3", "severity: 9"), 3, "less than or equal to 5"),
-        (("[fog, contrast]", "[fog, smog]"), 3, "unknown corruption smog"),
-        (("{method: none}", "{methud: none}"), 5, "methud"),
-        (("seeds: [0, 1]", "seeds: [0, one]"), 7, "valid integer"),
-        (("images: 64", "images: 0"), 3, "greater than or equal to 1"),
+        (("runs:", "rums:"), 4, "unknown key 'rums'; did you mean 'runs'?"),
+        (("severity: 3", "severity: 9"), 3, "data[0].severity must be at most 5, not 9"),
+        (("[fog, contrast]", "[fog, smog]"), 3, "unknown corruption 'smog'"),
+        (("{method: none}", "{methud: none}"), 5, "unknown key 'methud' in runs[0]; did you mean 'method'?"),
+        (("seeds: [0, 1]", "seeds: [0, one]"), 7, "seeds[1] must be a whole number, not 'one'"),
+        (("images: 64", "images: 0"), 3, "images must be at least 1, not 0"),
         (
             ("[{path: embedded, corruptions: [fog, contrast], severity: 3, images: 64}]", "{path: x, severty: 5}"),
             3,
-            "severty",
+            "unknown key 'severty' in data; did you mean 'severity'?",
         ),
-        (("models: [{name: embedded}]", "models:\n  name: embedded\n  chekpoint: x"), 4, "chekpoint"),
-        (("[align, navia]", "navia, options: 3"), 6, "options"),
+        (("models: [{name: embedded}]", "models:\n  name: embedded\n  chekpoint: x"), 4, "did you mean 'checkpoint'?"),
+        (("[align, navia]", "navia, options: 3"), 6, "runs[1].options must be a mapping, {key: value}, not 3"),
     ],
 )
 def test_errors_name_the_line(change: tuple[str, str], line: int, complaint: str) -> None:
@@ -135,6 +136,84 @@ def test_errors_name_the_line(change: tuple[str, str], line: int, complaint: str
         parse_spec(GOOD.replace(*change), "my.yaml")
     lines = str(caught.value).splitlines()
     assert any(text.startswith(f"my.yaml:{line}:") and complaint in text for text in lines), lines
+
+
+MISTAKES = """
+models: [{name: embedded, chekpoint: x}]
+data:
+  - {path: embedded, corruptions: [fgo, contrast], severity: nine, strem: reset}
+  - {path: 3, stream: continal, label_shift: 0}
+runs:
+  - {metods: none}
+  - {method: [aling, navia], reduce: [tume:4, tome:x], options: {lrr: 1, budget: two}}
+  - {method: [], reduce: [], adapt_for: [], realtime: perhaps, tsne: {blocks: 1, classes: [1]}}
+  - 5
+seeds: []
+batch:
+source: 4
+colour: red
+"""
+
+
+def test_all_mistakes_are_told_at_once_in_plain_words_with_the_near_name() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(MISTAKES, "my.yaml")
+    told = str(caught.value).splitlines()
+    expected = [
+        (2, "unknown key 'chekpoint' in models[0]; did you mean 'checkpoint'?"),
+        (4, "data[0].corruptions: unknown corruption 'fgo'; known: .*; did you mean 'fog'?"),
+        (4, "data[0].severity must be a whole number, not 'nine'"),
+        (4, "unknown key 'strem' in data[0]; did you mean 'stream'?"),
+        (5, "data[1].label_shift must be more than 0.0, not 0"),
+        (5, "data[1].path must be text, not 3"),
+        (5, "data[1].stream must be 'reset', 'continual' or 'mixed', not 'continal'; did you mean 'continual'?"),
+        (7, "unknown key 'metods' in runs[0]; did you mean 'method'?"),
+        (8, "runs[1].method[0]: unknown method 'aling'; known: .*; did you mean 'align'?"),
+        (8, "runs[1].options.budget: option budget must be a whole number, got 'two'"),
+        (8, "runs[1].options.lrr: method 'navia' has no option 'lrr'; known: .*; did you mean 'lr'?"),
+        (8, "runs[1].reduce[0]: unknown reducer 'tume'; known: .*; did you mean 'tome'?"),
+        (8, "runs[1].reduce[1]: malformed reducer 'tome:x': 'x' is not a number; .*"),
+        (9, "runs[2].adapt_for needs at least one entry"),
+        (9, "runs[2].method needs at least one entry"),
+        (9, "runs[2].realtime must be true or false, not 'perhaps'"),
+        (9, "runs[2].reduce needs at least one entry"),
+        (9, "runs[2].tsne.classes needs at least 2 entries"),
+        (10, "runs[3] must be a mapping, {key: value}, not 5"),
+        (11, "seeds needs at least one entry"),
+        (12, "batch must be a whole number, not nothing"),
+        (13, "source must be a mapping, {key: value}, not 4"),
+        (14, "unknown key 'colour'; known: models, data, .*"),
+    ]
+    assert len(told) == len(expected), told
+    for line, (number, text) in zip(told, expected, strict=True):
+        pattern = re.escape(f"my.yaml:{number}: {text}").replace(r"\.\*", ".*")
+        assert re.fullmatch(pattern, line), line
+
+
+def test_no_error_of_the_validator_reaches_the_user_in_its_own_words() -> None:
+    """Also of kinds that nobody has thought of."""
+    for text in (
+        "1: x",
+        "runs: {method: {a: b}}",
+        "models: {name: x, checkpoint: [1]}",
+        "data: {path: [x]}",
+        "seeds: {a: 1}",
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_spec(text, "my.yaml")
+        assert not re.search("Input|should|pydantic|valid|Field|permitted", str(caught.value)), caught.value
+
+
+def test_options_that_only_fit_together_are_accepted() -> None:
+    spec = parse_spec(GOOD.replace("{method: none}", "{method: navia, options: {layers: [0, 1], lr: 0.001}}"), "a")
+    assert spec.runs[0].options == {"layers": [0, 1], "lr": 0.001}
+
+
+def test_command_line_values_are_refused_in_plain_words() -> None:
+    with pytest.raises(
+        SpecError, match=r"^data\[0\]\.corruptions: unknown corruption 'fgo'; known: .*; did you mean 'fog'\?$"
+    ):
+        named("quick").scaled(corruptions=["fgo"])
 
 
 def test_broken_yaml_is_named() -> None:
@@ -164,7 +243,7 @@ def test_every_preset_gives_cells_on_the_embedded_sample(name: str) -> None:
 
 
 def test_unknown_presets_are_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no preset 'paper-table9'; known: .*paper-table1"):
+    with pytest.raises(SpecError, match=r"no preset 'paper-table9'; known: .*; did you mean 'paper-table\d'\?"):
         named("paper-table9")
     with pytest.raises(SpecError, match="cannot read"):
         named(str(tmp_path / "nowhere.yaml"))

@@ -4,11 +4,13 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from typer.testing import CliRunner
 from navia.commands.corrupt import corrupt as command
 from navia.errors import InputError, SpecError
 from navia.images.corrupted_copy import Summary, write_corrupted
+from navia.images.corrupted_copy.recipe import Outcome
 from navia.images.corrupted_copy.tree import LOCK_FILE, claim
+from navia.images.corrupted_copy.workers import Tally
 from navia.images.corruptions import corrupt, names, seed_of
 from navia.images.domain import Domain
 from navia.images.folder import scan
@@ -451,13 +455,67 @@ def test_a_full_disk_stops_the_run_and_more_room_goes_on(source: Path, tmp_path:
     assert (answer["written"], answer["kept"]) == (1, 1)
 
 
+HELD = ("image 12.png", "image 14.png")  # the seventh and the eighth of n00
+SWAP = """
+import os, sys
+import navia.images.corrupted_copy as copy
+
+claim = copy.claim
+
+def claim_and_swap(*arguments):
+    for name in {held!r}:
+        os.unlink(os.path.join(sys.argv[1], "n00", name))
+        os.mkfifo(os.path.join(sys.argv[1], "n00", name))
+    return claim(*arguments)
+
+copy.claim = claim_and_swap
+"""
+
+
+@dataclass
+class Running:
+    """A run with two workers, each of which waits for an image: 30 of its 80 files are written."""
+
+    process: "subprocess.Popen[str]"
+    arguments: tuple[object, ...]
+    pipes: list[int]
+
+    def give_images(self) -> None:
+        for pipe in self.pipes:
+            os.set_blocking(pipe, True)
+            os.write(pipe, as_png(picture(12)))
+            os.close(pipe)
+        self.pipes.clear()
+
+
+def as_png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 @pytest.fixture
-def running(many: Path, tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", tuple[object, ...]]]:
-    """A run with two workers in the middle of its 600 files, and its arguments."""
-    arguments = (many, tmp_path / "out", "--corruption", "glass_blur", "--corruption", "snow", *SMALL, "--workers", 2)
-    process = start(*arguments)
-    until(lambda: sum(1 for _ in (tmp_path / "out").rglob("*.JPEG")) >= 40, process)
-    yield process, arguments
+def running(tmp_path: Path) -> Iterator[Running]:
+    """Two images are pipes by the time they are read: nothing comes after them before the test says so."""
+    source = fill(tmp_path / "some", 32)
+    shutil.rmtree(source / "n01")
+    arguments = (source, tmp_path / "out", "--corruption", "snow", *SMALL, "--workers", 2)
+    process = start(*arguments, program=SWAP.format(held=HELD) + PROGRAM)
+    found = Running(process, arguments, [])
+    for name in HELD:
+
+        def opened(path: Path = source / "n00" / name) -> bool:
+            try:
+                found.pipes.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:  # not a pipe yet, or nobody reads from it
+                return False
+            return True
+
+        until(lambda name=name: (source / "n00" / name).is_fifo(), process)
+        until(opened, process)
+    yield found
+    for pipe in found.pipes:
+        os.close(pipe)
     for survivor in living(process.pid):
         os.kill(survivor, signal.SIGKILL)
     process.communicate()
@@ -467,22 +525,21 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 
 @needs_proc
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    running: tuple["subprocess.Popen[str]", tuple[object, ...]], many: Path, tmp_path: Path
-) -> None:
-    process, arguments = running
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+def test_a_killed_run_goes_on_to_the_same_bytes(running: Running, tmp_path: Path) -> None:
+    os.killpg(running.process.pid, signal.SIGKILL)
+    running.process.communicate()
     before = files(tmp_path / "out")
-    assert 40 <= sum(name.endswith(".JPEG") for name in before) < 600
-    again = start(*arguments, "--json")
+    assert sum(name.endswith(".JPEG") for name in before) == 30
+    for name in HELD:
+        (tmp_path / "some" / "n00" / name).unlink()
+        picture(12).save(tmp_path / "some" / "n00" / name)
+    again = start(*running.arguments, "--json")
     output, problems = again.communicate(timeout=WAIT)
     assert again.returncode == 0, problems
     answer = json.loads(output)
-    assert answer["kept"] + answer["written"] == 600
-    assert answer["kept"] >= 40
+    assert (answer["kept"], answer["written"]) == (30, 50)
     after = files(tmp_path / "out")
-    copy(many, tmp_path / "undisturbed", corruptions=["glass_blur", "snow"], severities=range(1, 6))
+    copy(tmp_path / "some", tmp_path / "undisturbed", corruptions=["snow"], severities=range(1, 6))
     assert after == files(tmp_path / "undisturbed")
     assert {name: after[name] for name in before if name.endswith(".JPEG")} == {
         name: data for name, data in before.items() if name.endswith(".JPEG")
@@ -490,30 +547,51 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 
 
 @needs_proc
-def test_no_worker_outlives_a_killed_parent(running: tuple["subprocess.Popen[str]", tuple[object, ...]]) -> None:
-    process, _ = running
+def test_no_worker_outlives_a_killed_parent(running: Running) -> None:
+    process = running.process
     assert len(living(process.pid)) >= 3  # the parent and two workers
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT
     while living(process.pid):
         assert time.monotonic() < deadline, living(process.pid)
         time.sleep(0.05)
 
 
 @needs_proc
-def test_ctrl_c_says_how_far_it_got(running: tuple["subprocess.Popen[str]", tuple[object, ...]], tmp_path: Path) -> None:
-    process, _ = running
+def test_ctrl_c_says_how_far_it_got(running: Running, tmp_path: Path) -> None:
+    process = running.process
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    running.give_images()
     output, problems = process.communicate(timeout=WAIT)
     assert process.returncode == 130
     assert output == ""
     written = files(tmp_path / "out")
     done = sum(name.endswith(".JPEG") for name in written)
-    assert f"navia: interrupted: {done} of 600 files are done, the same command goes on from there\n" in problems
+    assert 40 <= done < 80  # what was under way is finished
+    assert f"navia: interrupted: {done} of 80 files are done, the same command goes on from there\n" in problems
     assert "Traceback" not in problems
     assert not any(name.endswith(".navia-part") for name in written)
     assert living(process.pid) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_before_a_file_is_counted_leaves_none_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    count = Tally.note
+
+    def interrupt_and_count(self: Tally, outcome: Outcome) -> None:
+        if self.written == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        count(self, outcome)
+
+    monkeypatch.setattr(Tally, "note", interrupt_and_count)
+    source, out = fill(tmp_path / "some", 8), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt) as caught:
+        copy(source, out, corruptions=["contrast"], severities=range(1, 6), workers=workers)
+    done = sum(name.endswith(".JPEG") for name in files(out))
+    assert f"{done} of 40 files are done" in str(caught.value)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

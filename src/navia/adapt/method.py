@@ -16,7 +16,7 @@ from navia.adapt.losses import entropy
 from navia.adapt.parameters import norm_parameters, private_copy
 from navia.adapt.statistics import SourceError, SourceStatistics
 from navia.adapt.world import World
-from navia.errors import SpecError
+from navia.errors import SpecError, known_names
 from navia.reduce import Reducer
 from navia.registry import Registry
 from navia.vit.forward import Outcome, Touch, compiled, run
@@ -62,7 +62,7 @@ class Options:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in given:
             if name not in known:
-                raise SpecError(f"method {method!r} has no option {name!r}; known: {', '.join(known) or 'none'}")
+                raise SpecError(f"method {method!r} has no option {name!r}{known_names(name, known)}")
         return cls(**given)
 
 
@@ -136,12 +136,15 @@ class Method(ABC):
             raise SpecError(f"method {self.name!r} does not run over several processes")
         if source is None and self._wants_source():
             how = "vit, images, reduce, fisher=True" if self.needs_fisher else "vit, images, reduce"
-            raise SourceError(f"method {self.name!r} needs source statistics: navia.SourceStatistics.measure({how})")
+            needs = f"method {self.name!r} needs source statistics"
+            option = "--source FOLDER, with clean images (or the file that `navia stats` wrote)"
+            raise SourceError(f"{needs}: navia.SourceStatistics.measure({how})", command_line=f"{needs}: give {option}")
         if source is not None:
             source.check(vit, reduce)
             source = source.to(vit.cls_token.device)
         if self.needs_fisher and self._wants_source() and not (source and source.fisher):
-            raise SourceError(f"method {self.name!r} needs source statistics measured with fisher=True")
+            needs = f"method {self.name!r} needs source statistics measured with"
+            raise SourceError(f"{needs} fisher=True", command_line=f"{needs} `navia stats --fisher`")
         self.source = source
         self.vit = private_copy(vit, self.tuned(vit, options))
         self.generator = torch.Generator().manual_seed(seed)

@@ -2,21 +2,23 @@
 
 import errno
 import hashlib
+import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from navia import __version__
 from navia.errors import NaviaError
-from navia.files import written_whole
+from navia.files import printable, written_whole
 
 
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     portable = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     described = {"navia": kind, "version": __version__, "digest": _digest(portable), **metadata}
+    described = {name: printable(value) for name, value in described.items()}
     try:
         with written_whole(Path(path)) as unfinished:
             save_file(portable, unfinished, described)
@@ -29,9 +31,9 @@ def read(path: str | Path, kind: str, error: type[NaviaError]) -> tuple[dict[str
     if not Path(path).is_file():
         raise error(f"no {kind} file {str(path)!r}")
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        data = Path(path).read_bytes()  # safetensors itself does not open files whose names are not UTF-8
+        tensors = load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
     except SafetensorError as cause:
         raise error(f"cannot read {kind} {Path(path).name}: {cause}") from cause
     if metadata.get("navia") != kind:

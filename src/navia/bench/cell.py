@@ -25,7 +25,7 @@ from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
 from navia.bench.tsne import Tsne, look, shown
 from navia.errors import InputError
-from navia.files import expanded
+from navia.files import expanded, to_bytes
 from navia.images.domain import Domain
 from navia.images.folder import Folder, scan
 from navia.images.loader import Loader
@@ -333,7 +333,7 @@ def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: S
     names = hashlib.sha256()
     for stretch in stream.stretches:
         for domain, position in stretch.shots:
-            names.update(stream.domains[domain].collection.name(int(position)).encode())
+            names.update(to_bytes(stream.domains[domain].collection.name(int(position))))
     made = "made here" if cell.corrupted else "as found"
     return {
         "weights": fingerprint(vit)[:16],

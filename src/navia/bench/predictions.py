@@ -26,12 +26,12 @@ from navia.adapt.adapter import Adapter
 from navia.adapt.losses import entropy
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceStatistics
-from navia.bench.interrupts import interrupts_held_back
 from navia.bench.run import Answered
 from navia.errors import InputError
-from navia.files import exclusive, written_whole
+from navia.files import exclusive, to_bytes, written_whole
 from navia.images.loader import Batch
 from navia.images.streams import Stream
+from navia.interrupts import interrupts_held_back
 from navia.measure.quality import calibration_error, wilson
 from navia.vit.vit import ViT
 
@@ -89,9 +89,9 @@ def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream
     pictures = hashlib.sha256()
     domains, stretches = (stream.domains, stream.stretches) if stream is not None else ((), ())
     for stretch in stretches:
-        pictures.update(stretch.name.encode())
+        pictures.update(to_bytes(stretch.name))
         for domain, position in stretch.shots:
-            pictures.update(domains[domain].collection.name(position).encode())
+            pictures.update(to_bytes(domains[domain].collection.name(position)))
     source = hashlib.sha256(statistics.mean.cpu().numpy().tobytes()).hexdigest()[:16] if statistics else None
     return {
         "model": vit.name,
@@ -163,9 +163,7 @@ class Predictions:
 
     def names(self) -> list[str]:
         """Pictures that were answered already."""
-        self.file.flush()
-        with self.path.open(newline="") as file:
-            return [row["path"] for row in csv.DictReader(file)]
+        return [row["path"] for row in self._read()]
 
     def save(self) -> None:
         """Rows first, then the state that belongs to them, each for good before the next."""
@@ -185,9 +183,7 @@ class Predictions:
         return self.scores()
 
     def scores(self) -> dict[str, Score]:
-        self.file.flush()
-        with self.path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = self._read()
         domains = list(dict.fromkeys(row["domain"] for row in rows))
         found = {domain: _score([row for row in rows if row["domain"] == domain]) for domain in domains if len(domains) > 1}
         return {**found, "": _score(rows)}
@@ -202,6 +198,11 @@ class Predictions:
         finally:
             with contextlib.suppress(OSError):  # rows that do not fit on the disk belong to no saved state
                 self.file.close()
+
+    def _read(self) -> list[dict[str, str]]:
+        self.file.flush()
+        with self.path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            return list(csv.DictReader(file))
 
     def _read_state(self) -> dict[str, Any] | None:
         if not self.state_path.exists():
@@ -242,7 +243,7 @@ class Predictions:
 
     def _write(self, text: str) -> None:
         try:
-            self.file.write(text.encode())
+            self.file.write(to_bytes(text))
         except OSError as error:
             raise InputError(f"cannot write {str(self.path)!r}: {error}; what was answered before is kept") from error
 

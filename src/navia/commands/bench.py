@@ -9,7 +9,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from navia.commands import completion
-from navia.commands.terminal import ImportOption, JsonOption, console, errors, print_json, print_wide
+from navia.commands.terminal import (
+    ImportOption,
+    JsonOption,
+    console,
+    errors,
+    folder_to_write,
+    print_json,
+    print_wide,
+)
 
 if TYPE_CHECKING:
     from navia.bench.grid import Done, Failure
@@ -62,7 +70,7 @@ def bench(
         model=model, checkpoint=checkpoint, data=data, source=source, corruptions=corruption,
         severity=severity, images=images, seeds=seed, batch=batch, crop_only=crop_only,
     )  # fmt: skip
-    store = Store(out)
+    store = Store(folder_to_write(out))
     if dry_run:
         wanted, seconds = estimate(asked, store)
         _print_plan(wanted, seconds, as_json)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from navia.commands import completion
-from navia.commands.terminal import JsonOption, console, errors, print_json
+from navia.commands.terminal import JsonOption, console, errors, folder_to_write, print_json
 
 if TYPE_CHECKING:
     from navia.images.corrupted_copy import Summary
@@ -38,6 +38,7 @@ def corrupt(
     as_json: JsonOption = False,
 ) -> None:
     """Write a tree like that of ImageNet-C. When stopped, the same command goes on from there."""
+    out = folder_to_write(out)
     try:
         from navia.images.corrupted_copy import write_corrupted
 

@@ -22,6 +22,7 @@ from navia.commands.terminal import (
     ModelOption,
     console,
     errors,
+    file_to_write,
     load_model,
     print_json,
     print_wide,
@@ -56,7 +57,7 @@ def demo(
     count: Annotated[int, typer.Option(help="Images per shift.", min=64)] = 512,
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 16,
     seed: Annotated[int, typer.Option(help="Order of the images.", min=0)] = 0,
-    out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("navia-demo.html"),
+    out: Annotated[Path, typer.Option(help="Where the report goes (HTML).")] = Path("navia-demo.html"),
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
     plugins: ImportOption = None,
@@ -71,6 +72,7 @@ def demo(
     from navia.bench.demo import PLAIN, run_demo
     from navia.report.files import save_text
 
+    out = file_to_write(out, "navia-demo.html")
     vit = load_model(model, checkpoint, crop_only, device)
     source, clean, classes = _pictures(images, vit)
     domains = _shifts(clean, corruption or SHIFTS, severity)

@@ -17,6 +17,8 @@ from navia.commands.terminal import (
     JsonOption,
     console,
     errors,
+    file_to_write,
+    folder_to_write,
     load_model,
     print_json,
     source_statistics,
@@ -73,6 +75,7 @@ def export(
     from navia.export import export as write
     from navia.export import read_metadata
 
+    out = _target(out, format_name, model, force)
     vit = load_model(model, checkpoint, crop_only)
     adapter = _adapter(vit, delta, reduce, source, _numbers(classes))
     shown = None if images is None else _pictures(vit, images, limit)
@@ -92,6 +95,21 @@ def export(
     console.print(parity.describe(), markup=False, soft_wrap=True)
     made = f"method {metadata.method}, {metadata.steps} steps, reducer {metadata.reduce}"
     console.print(f"{made} -> {out}", markup=False, soft_wrap=True)
+
+
+def _target(out: Path, format_name: str | None, model: str, force: bool) -> Path:
+    """Where the file goes, refused before any work where it cannot. A folder gets a file of the format's, unless the folder
+    itself is what is written (transformers)."""
+    from navia.export import FORMATS, find_format
+    from navia.export.staging import check_free
+
+    library = {"hf": "transformers", "torchvision": "torchvision"}.get(model.partition(":")[0], "timm")
+    writes_folder = library == "transformers" and format_name in (None, "checkpoint")
+    if out.is_dir() and format_name in FORMATS and not writes_folder:
+        out = out / f"model{FORMATS[format_name].suffix}"
+    find_format(out, format_name, library)
+    check_free(out, force)
+    return folder_to_write(out) if writes_folder and not out.suffix else file_to_write(out, out.name)
 
 
 def _adapter(vit: "ViT", delta: Path | None, reduce: str | None, source: str | None, classes: list[int] | None) -> "Adapter":

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from navia.commands.terminal import JsonOption, console, print_json, print_wide
+from navia.commands.terminal import JsonOption, console, folder_to_write, print_json, print_wide
 
 if TYPE_CHECKING:
     from navia.report.results import Block, Results, Table
@@ -33,7 +33,7 @@ def report(
     from navia.report.results import tabulate
     from navia.report.tables import missing_text, summary
 
-    out, speed = out or folder / "report", speed_of(folder)
+    out, speed = folder_to_write(out or folder / "report"), speed_of(folder)
     if speed is not None and not (folder / "rows.jsonl").exists():
         _report_speed_alone(speed, out, as_json)
         return

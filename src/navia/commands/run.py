@@ -27,6 +27,7 @@ from navia.commands.terminal import (
     SourceOption,
     console,
     errors,
+    file_to_write,
     load_model,
     method_options,
     print_json,
@@ -112,6 +113,8 @@ def run(
     if follow:
         _check_follow(rank, corruption=corruption, severity=severity != 5, stream=stream != "reset", order=order != "auto",
                       label_shift=label_shift, limit=limit)  # fmt: skip
+    out = file_to_write(out, "predictions.csv")
+    save = save and file_to_write(save, "delta.safetensors")
     callbacks = Callbacks(named(text) for text in (log or ()) if not rank)
     options = method_options(method, option)
     vit = load_model(model, checkpoint, crop_only, device, lean, precision)

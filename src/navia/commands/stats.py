@@ -15,6 +15,7 @@ from navia.commands.terminal import (
     JsonOption,
     ModelOption,
     console,
+    file_to_write,
     load_model,
     print_json,
     write,
@@ -44,6 +45,7 @@ def stats(
     """Measure the source statistics that align, navia, foa and foa_bp need."""
     from navia.adapt.statistics import SourceStatistics
 
+    out = file_to_write(out, "statistics.safetensors")
     vit = load_model(model, checkpoint, crop_only, device)
     source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
     write(out, source.save)

@@ -1,7 +1,9 @@
 """What the commands share: where they print, and the options that several of them have."""
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,6 +131,36 @@ def print_wide(table: Table) -> None:
     """In full, even where the terminal is narrower: a number or reducer cut short would mislead."""
     width = console.measure(table, options=console.options.update(max_width=1000)).maximum
     Console(width=max(width, console.width)).print(table)
+
+
+def file_to_write(out: Path, default: str) -> Path:
+    """`out`, or the file `default` in it where it is a folder. Refused before any work where nothing could be written."""
+    if out.is_dir():
+        out = out / default
+    if out.is_dir() or (out.exists() and not os.access(out, os.W_OK)):
+        raise InputError(f"cannot write {str(out)!r}: it is {'a folder' if out.is_dir() else 'read-only'}")
+    _check_writable(out.parent, out)
+    return out
+
+
+def folder_to_write(out: Path) -> Path:
+    """`out`, refused before any work where it is a file or nothing could be written in it."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{str(out)!r} is a file, not a folder: give another folder to write to")
+    _check_writable(out, out)
+    return out
+
+
+def _check_writable(folder: Path, out: Path) -> None:
+    """Nothing is left behind: the folder itself is made when there is something to write."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        if not existing.is_dir():
+            raise NotADirectoryError(f"{str(existing)!r} is a file, not a folder")
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
 
 
 def write(out: Path, save: Callable[[Path], None]) -> None:

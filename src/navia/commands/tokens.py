@@ -12,9 +12,11 @@ from navia.commands.terminal import (
     ModelOption,
     ReduceOptions,
     console,
+    file_to_write,
     print_json,
     write,
 )
+from navia.errors import InputError
 
 
 def tokens(
@@ -28,11 +30,16 @@ def tokens(
     as_json: JsonOption = False,
 ) -> None:
     """Draw a picture beside the groups that its patches were merged into (grey: dropped)."""
+    from PIL import Image
+
     from navia.images.folder import open_image
     from navia.reduce import parse
     from navia.report.groups import draw
     from navia.vit.load import load
 
+    out = file_to_write(out, "tokens.png")
+    if out.suffix.lower() not in Image.registered_extensions():
+        raise InputError(f"cannot write {str(out)!r}: its name must end with .png, .jpg or that of another image format")
     reducers = [parse(spec) for spec in reduce or ["tome:8"]]
     picture = open_image(image)
     vit = load(model, checkpoint=checkpoint)

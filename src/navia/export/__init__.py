@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from navia.adapt.adapter import Adapter
-from navia.errors import SpecError
+from navia.errors import SpecError, known_names
 from navia.export.from_delta import open_delta
 from navia.export.frozen import ExportError, Frozen, freeze
 from navia.export.graph import open_onnx, open_torch, write_onnx, write_torch
@@ -82,7 +82,7 @@ def find_format(path: Path, format: str | None, library: str) -> str:
             endings = ", ".join(f"{suffix or 'a folder'} ({name})" for name, suffix in suffixes.items())
             raise SpecError(f"which format is {path.name!r}? Known: {endings}; or name it (--format)")
     if format not in FORMATS:
-        raise SpecError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+        raise SpecError(f"unknown format {format!r}{known_names(format, FORMATS)}")
     if path.suffix != suffixes[format]:
         want = f"end with {suffixes[format]}" if suffixes[format] else "be a folder, without a suffix"
         raise SpecError(f"the path of a {library} model as {format} must {want}, got {path.name!r}")

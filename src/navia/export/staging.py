@@ -16,7 +16,7 @@ MARK = "navia.json"  # says of a folder that it was exported, and may so be repl
 def staged(path: Path, force: bool) -> Iterator[Path]:
     """A place in a folder of its own beside `path`. What lies there is moved to `path` when the block ends well, together
     with files beside it (weights too large for one file), and deleted when it does not."""
-    _check(path, force)
+    check_free(path, force)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -31,11 +31,13 @@ def staged(path: Path, force: bool) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check(path: Path, force: bool) -> None:
+def check_free(path: Path, force: bool) -> None:
+    """Refuse a path that exists, unless `force` may replace what is there."""
     if not path.exists():
         return
     if not force:
-        raise InputError(f"{str(path)!r} exists already: take another path, or --force (force=True) to replace it")
+        what = f"{str(path)!r} exists already: take another path, or"
+        raise InputError(f"{what} force=True to replace it", command_line=f"{what} --force to replace it")
     if path.is_dir() and not (path / MARK).is_file() and any(path.iterdir()):
         raise InputError(f"{str(path)!r} is a folder that navia did not export: take another path")
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from navia.errors import InputError
+from navia.errors import InputError, known_names
 from navia.images.corruptions import corrupt, names, seed_of
 from navia.images.preprocessing import Preprocessing
 
@@ -120,7 +120,7 @@ class Domain:
 
     def __post_init__(self) -> None:
         if self.corruption is not None and self.corruption not in names(extra=True):
-            raise InputError(f"unknown corruption {self.corruption!r}; known: {', '.join(names(extra=True))}")
+            raise InputError(f"unknown corruption {self.corruption!r}{known_names(self.corruption, names(extra=True))}")
         if self.severity not in range(6):  # said here: later it would look as if the pictures could not be read
             raise InputError(f"severity must be an integer from 0 (as they are) to 5, not {self.severity!r}")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from PIL import Image
 
 from navia.errors import InputError
+from navia.files import printable
 from navia.images import corruptions, imagenet
 from navia.images.domain import Collection
 from navia.images.folder import SUFFIXES, Folder
@@ -181,7 +182,7 @@ def _layout(root: Path) -> Layout | None:
         raise InputError(f"{str(root)!r} holds images both directly and in {kept} ({holding[0]}, ...): keep one")
     if parts:
         return Layout("imagenet-c", root, parts)
-    whole = (Part(root.name or root.resolve().name, root),)
+    whole = (Part(printable(root.name or root.resolve().name), root),)
     if holding:
         return Layout(_kind(holding, [folder.name for folder in inside]), root, whole)
     return Layout("flat", root, whole) if flat else None

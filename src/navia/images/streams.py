@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from navia.errors import InputError, SpecError
+from navia.errors import InputError, SpecError, known_names
 from navia.images.domain import Domain
 
 KINDS = ("reset", "continual", "mixed")
@@ -110,7 +110,7 @@ def make_stream(
     """The usual compositions by name. seed None: pictures in the order of their names. limit: pictures per domain.
     concentration: of a label shift."""
     if kind not in KINDS:
-        raise SpecError(f"unknown stream {kind!r}; known: {', '.join(KINDS)}")
+        raise SpecError(f"unknown stream {kind!r}{known_names(kind, KINDS)}")
     empty = [domain.name for domain in domains if len(domain.collection) == 0]
     if empty or not domains:
         raise InputError(f"no images in {', '.join(map(repr, empty)) or 'a stream without domains'}")

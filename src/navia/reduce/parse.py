@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Any
 
-from navia.errors import SpecError
+from navia.errors import SpecError, known_names
 from navia.reduce.reducer import REDUCERS, Reducer
 
 ReducerLike = str | Reducer | None
@@ -55,7 +55,7 @@ def _number(text: str, spec: str) -> int | float | list[int]:
 def _option(kind: type[Reducer], key: str, value: str, spec: str) -> bool | int:
     defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "r"}
     if key not in defaults:
-        raise SpecError(f"reducer {spec!r}: no option {key!r}; known: {', '.join(defaults) or 'none'}")
+        raise SpecError(f"reducer {spec!r}: no option {key!r}{known_names(key, defaults)}")
     switch = isinstance(defaults[key], bool)
     if switch and value.lower() in ("true", "false"):
         return value.lower() == "true"

@@ -6,7 +6,7 @@ from typing import Any
 
 from navia.bench.store import Store
 from navia.errors import InputError, NaviaError
-from navia.files import written_whole
+from navia.files import printable, written_whole
 from navia.report.examples import example_pictures
 from navia.report.figures import save_figures
 from navia.report.index_page import index_page
@@ -94,6 +94,6 @@ def save_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path, sync=False) as unfinished:  # it can be made again at any time
-            unfinished.write_text(text, encoding="utf-8")
+            unfinished.write_text(printable(text), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {str(path)!r}: {error}") from error

@@ -3,7 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
-from navia.errors import SpecError
+from navia.errors import SpecError, known_names
 from navia.spec import Spec, parse_spec, read_spec
 
 
@@ -19,7 +19,7 @@ def named(spec: str) -> Spec:
         return parse_spec((resources.files(__name__) / f"{spec}.yaml").read_text(), spec)
     if Path(spec).suffix in (".yaml", ".yml"):
         return read_spec(Path(spec))
-    raise SpecError(f"no preset {spec!r}; known: {', '.join(presets())}; or give a .yaml file")
+    raise SpecError(f"no preset {spec!r}{known_names(spec, presets())} (or give a .yaml file)")
 
 
 def name_of(spec: str) -> str:

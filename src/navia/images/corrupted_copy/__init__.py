@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from navia.errors import InputError, SpecError
+from navia.errors import InputError, SpecError, known_names
 from navia.images.corrupted_copy.recipe import Recipe
 from navia.images.corrupted_copy.tree import claim, missing_files, pictures_of, units_of
 from navia.images.corrupted_copy.workers import Progress, Tally, work
@@ -77,7 +77,7 @@ def _checked(corruptions: Sequence[str], severities: Sequence[int]) -> tuple[tup
     known = names(extra=True)
     for name in corruptions:
         if name not in known:
-            raise InputError(f"unknown corruption {name!r}; known: {', '.join(known)}")
+            raise InputError(f"unknown corruption {name!r}{known_names(name, known)}")
     for severity in severities:
         if severity not in range(1, 6):
             raise InputError(f"severity must be an integer from 1 to 5, not {severity!r}")

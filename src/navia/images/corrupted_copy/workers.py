@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from navia.errors import InputError, NaviaError
 from navia.images.corrupted_copy.recipe import Outcome, Recipe, Unit
+from navia.interrupts import interrupts_held_back
 
 Progress = Callable[[int, int], None]
 
@@ -71,7 +72,8 @@ def work(recipe: Recipe, units: Iterator[Unit], workers: int, tally: Tally) -> N
 
 def _work_here(recipe: Recipe, units: Iterator[Unit], tally: Tally) -> None:
     for unit in units:
-        tally.note(recipe.do(unit))
+        with interrupts_held_back():  # what is on the disk has been counted
+            tally.note(recipe.do(unit))
         if tally.trouble:
             return
 
@@ -81,14 +83,15 @@ def _work_in_processes(recipe: Recipe, units: Iterator[Unit], workers: int, tall
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
     waiting: set[Future[Outcome]] = set()
     try:
-        with _interrupts_held_back():
+        with interrupts_held_back(), _interrupts_blocked_in_workers():
             waiting |= {pool.submit(recipe.do, unit) for unit in islice(units, 2 * workers)}
         while waiting and not tally.trouble:
             finished = wait(waiting, return_when=FIRST_COMPLETED).done
-            for future in finished:
-                waiting.remove(future)
-                tally.note(future.result())
-            waiting |= {pool.submit(recipe.do, unit) for unit in islice(units, len(finished))}
+            with interrupts_held_back():  # or a unit would be neither waited for nor counted
+                for future in finished:
+                    waiting.remove(future)
+                    tally.note(future.result())
+                waiting |= {pool.submit(recipe.do, unit) for unit in islice(units, len(finished))}
     finally:
         pool.shutdown(cancel_futures=True)
         for future in waiting:  # what was under way has been finished, and counts
@@ -97,9 +100,9 @@ def _work_in_processes(recipe: Recipe, units: Iterator[Unit], workers: int, tall
 
 
 @contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C goes to all processes of a terminal. Those started in here inherit that it is held back, and leave it to
-    this one, which gets it at the end."""
+def _interrupts_blocked_in_workers() -> Iterator[None]:
+    """Ctrl-C goes to all processes of a terminal. Those started in here inherit that it is blocked, and leave it to
+    this one."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

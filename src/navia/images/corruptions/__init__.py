@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navia.errors import InputError, NaviaError
+from navia.errors import InputError, NaviaError, known_names
+from navia.files import to_bytes
 from navia.images.corruptions import blur, digital, noise, weather
 
 __all__ = ["CORRUPTIONS", "SMALLEST_SIDE", "corrupt", "names", "seed_of"]
@@ -72,7 +73,7 @@ def names(*, extra: bool = False) -> tuple[str, ...]:
 
 def seed_of(picture: str, name: str, severity: int, seed: int = 0) -> int:
     """The seed of one picture's corruption: depends on what the picture is called, not on when or by whom it is made."""
-    return zlib.crc32(f"{seed}/{name}/{severity}/{picture}".encode())
+    return zlib.crc32(to_bytes(f"{seed}/{name}/{severity}/{picture}"))
 
 
 def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator) -> NDArray[np.uint8]:
@@ -83,7 +84,7 @@ def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | n
     """
     function = _BY_NAME.get(name)
     if function is None:
-        raise InputError(f"unknown corruption {name!r}; known: {', '.join(_BY_NAME)}")
+        raise InputError(f"unknown corruption {name!r}{known_names(name, _BY_NAME)}")
     if isinstance(severity, bool) or not isinstance(severity, (int, np.integer)) or not 1 <= severity <= 5:
         raise InputError(f"severity must be an integer from 1 to 5, not {severity!r}")
     pixels = _as_channels_last(image)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from navia.files import printable
 from navia.images.doctor.diagnosis import ClassCounts
 from navia.images.doctor.words import below_root
 from navia.images.layouts import Layout, Part, entries, is_image
@@ -16,11 +17,13 @@ Told = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Place:
-    """A folder that was listed: how many images, and the names of all else."""
+    """A folder that was listed: how many images, which of them have names that are not valid UTF-8, and the names of all
+    else."""
 
     path: Path
     images: int
     shadows: int
+    not_utf8: tuple[str, ...]
     others: tuple[str, ...]
     folders: tuple[Path, ...]
 
@@ -68,16 +71,18 @@ def list_parts(layout: Layout, told: Told) -> list[Listed]:
 
 def look(folder: Path) -> Place:
     images = shadows = 0
-    others, inside = [], []
+    not_utf8, others, inside = [], [], []
     for entry in entries(folder):
         if is_image(entry):
             images += 1
             shadows += entry.name.startswith("._")
+            if not entry.name.isascii() and printable(entry.name) != entry.name:
+                not_utf8.append(entry.name)
         elif entry.is_dir():
             inside.append(Path(entry.path))
         else:
             others.append(entry.name)
-    return Place(folder, images, shadows, tuple(sorted(others)), tuple(sorted(inside)))
+    return Place(folder, images, shadows, tuple(sorted(not_utf8)), tuple(sorted(others)), tuple(sorted(inside)))
 
 
 def image_paths(place: Place) -> list[Path]:

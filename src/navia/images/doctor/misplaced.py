@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from navia.files import printable
 from navia.images import corruptions, imagenet
 from navia.images.doctor.diagnosis import Finding
 from navia.images.doctor.listing import Listed, Place, image_paths, look
@@ -71,9 +72,19 @@ def strangers(layout: Layout, listed: Sequence[Listed]) -> Iterator[Finding]:
     links = [below_root(layout.root, path) for path in others if path.suffix.lower() in SUFFIXES]
     if links:
         yield Finding("warning", f"{number(len(links), 'image')} behind links that lead nowhere, ignored: {some(links)}")
+    yield from _names_not_utf8(layout.root, places)
     rest = [below_root(layout.root, path) for path in others if path.suffix.lower() not in _UNREAD_PICTURES | SUFFIXES]
     if rest:
         yield Finding("note", f"not images, ignored: {number(len(rest), 'file')}, {some(rest)}")
+
+
+def _names_not_utf8(root: Path, places: Sequence[Place]) -> Iterator[Finding]:
+    found = [below_root(root, place.path / name) for place in places for name in place.not_utf8]
+    inside = (place.path for place in places if place.images and place.path != root)
+    found += [f"{below_root(root, folder)}/" for folder in inside if printable(folder.name) != folder.name]
+    if found:
+        escaped = "a CSV file keeps their bytes, elsewhere such a byte is written as \\udcXX"
+        yield Finding("note", f"{number(len(found), 'name')} that are not valid UTF-8: {some(found)} ({escaped})")
 
 
 def _folders_outside(layout: Layout, listed: Sequence[Listed]) -> list[Path]:

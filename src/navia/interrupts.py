@@ -8,7 +8,7 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def interrupts_held_back(put_off: Callable[[], None]) -> Iterator[None]:
+def interrupts_held_back(put_off: Callable[[], None] = lambda: None) -> Iterator[None]:
     """The first Ctrl-C in here calls `put_off` and takes effect at the end; a second one takes effect at once."""
     usual = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(usual):
