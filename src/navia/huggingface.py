@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from navia.errors import InputError, NaviaError, SpecError
 from navia.images.preprocessing import Preprocessing
 from navia.vit.labels import class_names
-from navia.vit.torchvision_ops import ensure_torchvision_imports
 
 if TYPE_CHECKING:
     from transformers import ImageClassificationPipeline
@@ -25,7 +24,6 @@ def pipeline(adapter: "Adapter", *, learn: bool = True, **options: Any) -> "Imag
     Each batch is one step, so batch_size=16 or more is wise: with the pipeline's own default every picture is a step.
     Pictures are prepared as `vit.preprocessing` says; answers come from before the update.
     """
-    ensure_torchvision_imports()
     try:
         import transformers
     except ImportError as error:

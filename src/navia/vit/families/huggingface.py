@@ -11,10 +11,7 @@ from navia.errors import ModelError
 from navia.images import imagenet
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
-from navia.vit.torchvision_ops import ensure_torchvision_imports
 from navia.vit.vit import ViT
-
-ensure_torchvision_imports()
 
 _HALF = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 

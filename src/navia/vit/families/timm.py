@@ -4,6 +4,10 @@ import difflib
 from typing import Any, cast
 
 import torch
+from timm.data import resolve_model_data_config
+from timm.layers import Attention, PatchEmbed
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from navia.errors import ModelError
@@ -12,15 +16,7 @@ from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
 from navia.vit.attention import split_heads
 from navia.vit.checkpoint import load_checkpoint
-from navia.vit.torchvision_ops import ensure_torchvision_imports
 from navia.vit.vit import ViT
-
-ensure_torchvision_imports()
-
-from timm.data import resolve_model_data_config  # noqa: E402
-from timm.layers import Attention, PatchEmbed  # noqa: E402
-from timm.models.deit import VisionTransformerDistilled  # noqa: E402
-from timm.models.vision_transformer import Block, VisionTransformer  # noqa: E402
 
 # A subclass that overrides one of these does something that this file does not know of.
 _WALKED = ("forward", "forward_features", "forward_head", "_pos_embed", "pool")

@@ -5,19 +5,15 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision import models
+from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer
 
 from navia.errors import ModelError
 from navia.images import imagenet
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
 from navia.vit.attention import split_heads
-from navia.vit.torchvision_ops import ensure_torchvision_imports
 from navia.vit.vit import ViT
-
-ensure_torchvision_imports()
-
-from torchvision import models  # noqa: E402
-from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer  # noqa: E402
 
 
 class TorchvisionViT(ViT):
