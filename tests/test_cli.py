@@ -15,6 +15,10 @@ from typer.testing import CliRunner
 
 import navia
 from navia.cli import app, main
+from navia.images import imagenet
+from navia.images.loader import Loader
+from navia.images.open import open_domains
+from navia.images.streams import make_stream
 from tests.families import build
 
 TINY = "timm:vit_tiny_patch16_224"
@@ -205,6 +209,54 @@ def test_stats_then_choose_on_a_folder(clothes: Path, tmp_path: Path) -> None:
     assert chosen.exit_code == 0, chosen.output
     told = json.loads(chosen.stdout)
     assert told["options"] in [options for options, _ in told["table"]]
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small transformers ViT with 1,000 classes that nobody named, as a folder."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    folder = tmp_path_factory.mktemp("models") / "thousand"
+    size = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
+    torch.manual_seed(0)
+    ViTForImageClassification(ViTConfig(image_size=32, patch_size=8, num_labels=1000, **size)).save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.fixture(scope="module")
+def renditions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One small picture in each of the 200 class folders of ImageNet-R."""
+    root = tmp_path_factory.mktemp("data") / "imagenet-r"
+    pixels = np.random.default_rng(0).integers(0, 255, (200, 36, 36, 3), dtype=np.uint8)
+    for picture, index in zip(pixels, imagenet.r_classes(), strict=True):
+        (root / imagenet.wnids()[index]).mkdir(parents=True)
+        Image.fromarray(picture).save(root / imagenet.wnids()[index] / "one.png")
+    return root
+
+
+@pytest.mark.parametrize("corruption", [(), ("--corruption", "contrast", "--severity", "3")])
+def test_choose_scores_the_classes_and_images_that_run_answers(
+    thousand: str, renditions: Path, corruption: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "source.safetensors"
+    assert invoke("stats", str(renditions), str(out), "-m", thousand, "--limit", "16").exit_code == 0
+    target = ("choose", str(renditions), "--source", str(out), "-m", thousand, "--batches", "2", "--batch", "8")
+    chosen = invoke(*target, *corruption, "--json")
+    assert chosen.exit_code == 0, chosen.output
+    vit = navia.load(thousand)
+    opened = open_domains(renditions, 1000, corruptions=["contrast"] if corruption else (), severity=3)
+    loader = Loader(make_stream(opened.domains, seed=0, limit=16), vit.preprocessing, 8)
+    source = navia.SourceStatistics.load(out)
+    same = navia.choose(vit, loader, source, batches=2, batch=8, classes=imagenet.r_classes())
+    assert json.loads(chosen.stdout)["table"] == [[options, score] for options, score in same.table]
+
+
+def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("contrast", "fog"):
+        (tmp_path / part / "5").mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / part / "5" / "one.png")
+    arguments = ["choose", str(tmp_path), "--source", "none.safetensors", "-m", "embedded"]
+    assert "has 2 parts (fog/5, contrast/5, ...): choose on one of them" in refused(arguments, monkeypatch, capsys)
 
 
 # ---- refused: 1 and one line

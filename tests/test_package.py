@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import navia
+from navia.adapt.method import METHODS
 from navia.errors import SpecError
+from navia.reduce import REDUCERS
 from navia.registry import Registry
 
 
@@ -66,16 +68,45 @@ def test_version_and_program_are_those_of_the_installed_package() -> None:
 # ---- registry
 
 
-def test_registering_a_name_twice_is_refused_and_lookups_name_what_is_known() -> None:
+def test_registering_a_name_again_replaces_it_with_a_warning() -> None:
     registry: Registry[object] = Registry("thing", "navia.reduce")
-    thing = object()
-    registry.register("one")(thing)
-    registry.register("one")(thing)  # the same thing again, as after a reload
-    with pytest.raises(SpecError, match="thing 'one' is registered twice"):
-        registry.register("one")(object())
-    assert registry.get("one") is thing
+    first, second = object(), object()
+    registry.register("one")(first)
+    registry.register("one")(first)  # the same thing: nothing is replaced
+    with pytest.warns(UserWarning, match="thing 'one' is replaced"):
+        registry.register("one")(second)
+    assert registry.get("one") is second
     with pytest.raises(SpecError, match="unknown thing 'two'; known: one"):
         registry.get("two")
+
+
+def test_a_notebook_cell_can_be_run_again() -> None:
+    cell = (
+        "from dataclasses import dataclass\nfrom navia.reduce import REDUCERS, NoReduction\n"
+        "@REDUCERS.register('cell')\n@dataclass(frozen=True)\nclass Cell(NoReduction):\n    name = 'cell'\n"
+    )
+    first: dict[str, object] = {}
+    exec(cell, first)
+    try:
+        again: dict[str, object] = {}
+        with pytest.warns(UserWarning, match="reducer 'cell' is replaced"):
+            exec(cell, again)
+        assert REDUCERS.get("cell") is again["Cell"]
+    finally:
+        del REDUCERS._entries["cell"]
+
+
+def test_a_builtin_that_was_replaced_stays_replaced() -> None:
+    """Also where nothing has been looked up before: the built-in ones are loaded first."""
+    code = (
+        "from navia.adapt.method import METHODS, Method\n"
+        "class Tent(Method): pass\n"
+        "METHODS.register('tent')(Tent)\n"
+        "print(METHODS.get('tent') is Tent, len(METHODS.names()))"
+    )
+    done = fresh(code)
+    assert done.stdout.split() == ["True", str(len(METHODS.names()))], done.stderr
+    assert "UserWarning: method 'tent' is replaced" in done.stderr
 
 
 # ---- torchvision where its compiled operators do not load

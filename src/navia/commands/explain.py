@@ -9,10 +9,12 @@ from rich.table import Table
 from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
+    CorruptionOption,
     CropOnlyOption,
     DeviceOption,
     JsonOption,
     ModelOption,
+    SeverityOption,
     console,
     load_model,
     method_options,
@@ -34,10 +36,8 @@ def explain(
         str | None, typer.Option(help="Clean images (folder or embedded), of which 64 are taken; by default of the images.")
     ] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
-    corruption: Annotated[
-        str | None, typer.Option(help="Corrupt the images on the way.", autocompletion=completion.corruptions)
-    ] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="Of the corruption.")] = 5,
+    corruption: CorruptionOption = None,
+    severity: SeverityOption = 5,
     count: Annotated[int, typer.Option(help="Images to adapt to, and as many others to look at.", min=16)] = 512,
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
     crop_only: CropOnlyOption = False,

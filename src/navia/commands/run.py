@@ -23,6 +23,7 @@ from navia.commands.terminal import (
     ModelOption,
     PrecisionOption,
     ReduceOption,
+    SeverityOption,
     SourceOption,
     console,
     errors,
@@ -64,7 +65,7 @@ def run(
         list[str] | None,
         typer.Option(help="Corrupt the images on the way, e.g. fog; repeatable.", autocompletion=completion.corruptions),
     ] = None,
-    severity: Annotated[int, typer.Option(help="Of the corruption.", min=1, max=5)] = 5,
+    severity: SeverityOption = 5,
     label_shift: Annotated[float | None, typer.Option(help="Classes in bursts: Dirichlet concentration, e.g. 0.1.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many images of each part.", min=1)] = None,
     workers: Annotated[

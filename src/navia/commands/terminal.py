@@ -40,6 +40,10 @@ ReduceOptions = Annotated[
     ),
 ]
 SourceOption = Annotated[str | None, typer.Option(help="Clean images (folder), statistics from `navia stats`, or embedded.")]
+CorruptionOption = Annotated[
+    str | None, typer.Option(help="Corrupt the images on the way, e.g. fog.", autocompletion=completion.corruptions)
+]
+SeverityOption = Annotated[int, typer.Option(help="Of the corruption.", min=1, max=5)]
 CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
 LeanOption = Annotated[bool, typer.Option("--lean", help="Less memory for gradients, more time; the same answers.")]
