@@ -333,6 +333,60 @@ def test_hf_folder_without_classifier_weights_is_refused(tmp_path: Path) -> None
         navia.load(f"hf:{tmp_path}")
 
 
+# ---- classifiers of one's own
+
+
+HEAD_OF = {
+    "timm plain": "head",
+    "transformers vit": "classifier",
+    "transformers dinov2": "classifier",
+    "torchvision": "heads",
+}
+
+OWN_HEADS: dict[str, Callable[[int], nn.Module]] = {
+    "linear": lambda dim: nn.Linear(dim, 5),
+    "dropout, linear": lambda dim: nn.Sequential(nn.Dropout(0.5), nn.Linear(dim, 5)),
+    "mlp, dropout": lambda dim: nn.Sequential(
+        nn.LayerNorm(dim), nn.Sequential(nn.Linear(dim, 7), nn.GELU()), nn.Linear(7, 5), nn.Dropout(0.5)
+    ),
+}
+
+
+def _with_head(family: str, head: Callable[[int], nn.Module]) -> nn.Module:
+    model = MODELS[family]()
+    setattr(model, HEAD_OF[family], head(96 if "dinov2" in family else 48))
+    return shake(model)
+
+
+@pytest.mark.parametrize("head", OWN_HEADS)
+@pytest.mark.parametrize("family", HEAD_OF)
+def test_classifiers_in_a_sequential_are_taken(family: str, head: str) -> None:
+    vit = navia.load(_with_head(family, OWN_HEADS[head]))
+    images = images_for(vit, 8)
+    assert vit.num_classes == 5
+    assert relative(vit(images), own_forward(vit, images)) <= 1e-5
+    linears = 7 * (vit.model.get_submodule(HEAD_OF[family])[1][0].in_features + 5) if head == "mlp, dropout" else None
+    if linears is not None:
+        assert navia.cost(vit).macs["head"] == linears
+    adapter = navia.adapt(vit, "tent", classes=[0, 2])
+    assert adapter(images).shape == (8, 2)
+
+
+@pytest.mark.parametrize("family", HEAD_OF)
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (lambda dim: nn.Sequential(nn.Linear(dim, 5), nn.Softmax(1)), "ends in Softmax"),
+        (lambda dim: nn.Bilinear(dim, dim, 5), "is a Bilinear"),
+        (lambda dim: nn.Sequential(nn.Dropout(0.5)), "has no classifier"),
+        (lambda dim: nn.Identity(), "has no classifier"),
+    ],
+)
+def test_other_classifiers_are_refused_by_name(family: str, head: Callable[[int], nn.Module], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        navia.load(_with_head(family, head))
+
+
 # ---- what is refused
 
 
