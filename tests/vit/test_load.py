@@ -647,6 +647,38 @@ def test_denormalise_undoes_the_last_step_and_batch_stacks() -> None:
     assert torch.allclose(preprocessing.denormalise(batch)[0], pixels, atol=1e-6)
 
 
+def test_images_come_as_pillow_arrays_tensors_or_paths(tmp_path: Path) -> None:
+    preprocessing = Preprocessing((8, 8), (0.5,) * 3, (0.5,) * 3, resize=8)
+    image, grey = picture((20, 30)), picture((20, 30), "L")
+    image.save(tmp_path / "one.png")
+    pixels, light = np.array(image), np.array(grey)
+    several = [image, pixels, torch.tensor(pixels).permute(2, 0, 1), tmp_path / "one.png", str(tmp_path / "one.png")]
+    batch = preprocessing.batch(several)
+    assert all(torch.equal(one, preprocessing(image)) for one in batch)
+    for same in (light, light[..., None], torch.tensor(light)[None]):
+        assert torch.equal(preprocessing(same), preprocessing(grey))
+    assert torch.equal(preprocessing.batch(np.stack([pixels, pixels])), batch[:2])
+
+
+@pytest.mark.parametrize(
+    ("images", "complaint"),
+    [
+        ([np.zeros((8, 8, 3), np.float32)], "an image must be .* got an array of float32"),
+        ([np.zeros((8, 8, 2), np.uint8)], r"array of uint8 and shape \(8, 8, 2\)"),
+        ([torch.zeros(3, 8, 8)], r"tensor of torch\.float32"),
+        ([torch.zeros(8, 8, 3, dtype=torch.uint8)], r"tensor of torch\.uint8 and shape \(8, 8, 3\)"),
+        ([7], "got int"),
+        (["nowhere.png"], "no image file 'nowhere.png'"),
+        ("nowhere.png", "a list of images"),
+        (Image.new("L", (8, 8)), "a list of images"),
+        ([], "a list of images"),
+    ],
+)
+def test_other_images_are_refused_by_name(images: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        Preprocessing((8, 8), (0.5,) * 3, (0.5,) * 3, resize=8).batch(images)
+
+
 def test_describe_says_what_is_done_to_a_picture() -> None:
     text = Preprocessing((224, 196), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 256, "bilinear", "somewhere").describe()
     for part in ("256", "bilinear", "196x224", "0.485, 0.456, 0.406", "0.229, 0.224, 0.225", "somewhere"):
