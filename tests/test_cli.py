@@ -1,5 +1,6 @@
 """The command line: results on stdout, one line on stderr when refused, exit codes 0, 1 and 2."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -249,6 +250,26 @@ def test_choose_scores_the_classes_and_images_that_run_answers(
     source = navia.SourceStatistics.load(out)
     same = navia.choose(vit, loader, source, batches=2, batch=8, classes=imagenet.r_classes())
     assert json.loads(chosen.stdout)["table"] == [[options, score] for options, score in same.table]
+
+
+def test_run_names_classes_only_where_they_are_known(thousand: str, renditions: Path, tmp_path: Path) -> None:
+    """Folders named by wnids are ImageNet's; pictures without folders say nothing about a model with 1,000 classes."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for folder in list(renditions.iterdir())[:2]:
+        (flat / f"{folder.name}.png").write_bytes((folder / "one.png").read_bytes())
+    told = {}
+    for images, more in ((renditions, ()), (flat, ()), (flat, ("--labels", "imagenet"))):
+        out = tmp_path / f"{images.name}{len(more)}.csv"
+        arguments = ("--method", "none", "--limit", "2", "--out", str(out))
+        done = invoke("run", str(images), "-m", thousand, *arguments, *more)
+        assert done.exit_code == 0, done.output
+        with out.open(newline="") as file:
+            told[images.name, bool(more)] = [(int(row["label"]), row["name"]) for row in csv.DictReader(file)]
+    names = imagenet.names()
+    assert all(name == names[imagenet.r_classes()[label]] for label, name in told["imagenet-r", False])
+    assert [name for _, name in told["flat", False]] == ["", ""]
+    assert all(name == names[label] for label, name in told["flat", True])
 
 
 def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

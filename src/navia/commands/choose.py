@@ -15,7 +15,9 @@ from navia.commands.terminal import (
     CropOnlyOption,
     DeviceOption,
     JsonOption,
+    LabelsOption,
     ModelOption,
+    NumClassesOption,
     SeverityOption,
     console,
     errors,
@@ -36,6 +38,8 @@ def choose(
     source: Annotated[Path, typer.Option(help="Source statistics from `navia stats`.")],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="As for the statistics.", autocompletion=completion.reducers)
     ] = "none",
@@ -51,7 +55,7 @@ def choose(
     from navia.adapt.choose import choose as pick
     from navia.adapt.statistics import SourceStatistics
 
-    vit = load_model(model, checkpoint, crop_only, device)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
     loader, classes = _first_images(images, vit, corruption, severity, batches, batch)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("settings", total=None)

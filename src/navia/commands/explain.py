@@ -13,7 +13,9 @@ from navia.commands.terminal import (
     CropOnlyOption,
     DeviceOption,
     JsonOption,
+    LabelsOption,
     ModelOption,
+    NumClassesOption,
     SeverityOption,
     console,
     load_model,
@@ -28,6 +30,8 @@ def explain(
     images: Annotated[str, typer.Argument(help="Folder of images, embedded, or datasets:NAME.")],
     model: ModelOption = "embedded",
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     method: Annotated[str, typer.Option(help="Adaptation method.", autocompletion=completion.methods)] = "navia",
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="Token reducer.", autocompletion=completion.reducers)
@@ -55,13 +59,13 @@ def explain(
     from navia.measure.explain import explain as look
 
     options, fisher = method_options(method, option), METHODS.get(method).needs_fisher
-    vit = load_model(model, checkpoint, crop_only, device)
-    clean, target, labels, classes = _images(vit, images, source, corruption, severity, count)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
+    clean, target, truth, classes = _images(vit, images, source, corruption, severity, count)
     measured = {spec: SourceStatistics.measure(vit, clean, spec, fisher=fisher) for spec in {"none", reduce}}
     adapter = adapt(vit, method, reduce, measured[reduce], classes=classes, **options)
     half = len(target) // 2
     stream, others = target[:half].split(batch), target[half:]
-    told = None if labels is None else labels[half:]
+    told = None if truth is None else truth[half:]
     found = look(adapter, stream, others, measured[reduce], measured["none"], told, batch)
     if as_json:
         print_json(dataclasses.asdict(found))

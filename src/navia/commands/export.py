@@ -14,6 +14,8 @@ from navia.commands.terminal import (
     CheckpointOption,
     CropOnlyOption,
     JsonOption,
+    LabelsOption,
+    NumClassesOption,
     console,
     errors,
     load_model,
@@ -33,6 +35,8 @@ def export(
     model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
     out: Annotated[Path, typer.Option(help="Where it goes: .onnx, .pt2, .safetensors, or a folder (transformers).")],
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     delta: Annotated[
         Path | None, typer.Option(help="What was adapted (`navia run --save`); without: the model itself.")
     ] = None,
@@ -71,7 +75,7 @@ def export(
     from navia.export import export as write
     from navia.export import read_metadata
 
-    vit = load_model(model, checkpoint, crop_only)
+    vit = load_model(model, checkpoint, crop_only, num_classes=num_classes, labels=labels)
     adapter = _adapter(vit, delta, reduce, source, _numbers(classes))
     shown = None if images is None else _pictures(vit, images, limit)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -18,9 +18,11 @@ from navia.commands.terminal import (
     CropOnlyOption,
     DeviceOption,
     JsonOption,
+    LabelsOption,
     LeanOption,
     MethodOption,
     ModelOption,
+    NumClassesOption,
     PrecisionOption,
     ReduceOption,
     SeverityOption,
@@ -50,6 +52,8 @@ def run(
     ],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     method: MethodOption = "navia",
     reduce: ReduceOption = "none",
     source: SourceOption = None,
@@ -113,9 +117,9 @@ def run(
                       label_shift=label_shift, limit=limit)  # fmt: skip
     callbacks = Callbacks(named(text) for text in (log or ()) if not rank)
     options = method_options(method, option)
-    vit = load_model(model, checkpoint, crop_only, device, lean, precision)
-    names = class_names(vit)
-    opened = None if follow else _open(images, vit, names, corruption, severity)
+    vit = load_model(model, checkpoint, crop_only, device, lean, precision, num_classes=num_classes, labels=labels)
+    opened = None if follow else _open(images, vit, class_names(vit), corruption, severity)
+    names = opened.names if opened else class_names(vit)
     used = _reducer(vit, reduce, batch, source, {} if restart else settings_of(out), keep_reduction or rank is not None)
     statistics = source_statistics(vit, source, used, fisher=METHODS.get(method).needs_fisher)
     classes = opened.classes if opened else None

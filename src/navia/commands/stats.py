@@ -13,6 +13,7 @@ from navia.commands.terminal import (
     DeviceOption,
     JsonOption,
     ModelOption,
+    NumClassesOption,
     console,
     load_model,
     print_json,
@@ -25,6 +26,7 @@ def stats(
     out: Annotated[Path, typer.Argument(help="Where the statistics go (.safetensors).")],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="The reducer that adaptation will use.", autocompletion=completion.reducers)
     ] = "none",
@@ -37,7 +39,7 @@ def stats(
     """Measure the source statistics that align, navia, foa and foa_bp need."""
     from navia.adapt.statistics import SourceStatistics
 
-    vit = load_model(model, checkpoint, crop_only, device)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes)
     source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
     write(out, source.save)
     if as_json:

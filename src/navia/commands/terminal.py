@@ -23,6 +23,14 @@ errors = Console(stderr=True)
 MODEL_HELP = "timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded."
 ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP, autocompletion=completion.models)]
 CheckpointOption = Annotated[Path | None, typer.Option(help="Local weights (.safetensors or .pth); nothing is downloaded.")]
+NumClassesOption = Annotated[
+    int | None,
+    typer.Option("--num-classes", help="Classes of the weights in --checkpoint; by default read from the file.", min=1),
+]
+LabelsOption = Annotated[
+    str | None,
+    typer.Option("--labels", help="Names of the classes: imagenet, or a file with one name per line."),
+]
 MethodOption = Annotated[
     str, typer.Option(help="Adaptation method; see `navia methods`.", autocompletion=completion.methods)
 ]
@@ -58,11 +66,17 @@ def load_model(
     device: str = "cpu",
     lean: bool = False,
     precision: str = "float32",
+    *,
+    num_classes: int | None = None,
+    labels: str | None = None,
 ) -> "ViT":
     from navia.vit.device import find_device
     from navia.vit.load import load
 
-    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision).to(find_device(device))
+    if num_classes is not None and checkpoint is None:
+        raise InputError("--num-classes is for weights of your own: give them with --checkpoint")
+    own: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision, labels=labels, **own).to(find_device(device))
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit

@@ -5,13 +5,24 @@ from typing import Annotated
 
 import typer
 
-from navia.commands.terminal import CheckpointOption, JsonOption, ModelOption, ReduceOptions, console, print_json, write
+from navia.commands.terminal import (
+    CheckpointOption,
+    JsonOption,
+    ModelOption,
+    NumClassesOption,
+    ReduceOptions,
+    console,
+    load_model,
+    print_json,
+    write,
+)
 
 
 def tokens(
     image: Annotated[Path, typer.Argument(help="A picture.")],
     model: ModelOption = "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k",
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
     reduce: ReduceOptions = None,
     out: Annotated[Path, typer.Option(help="Where the drawing goes.")] = Path("tokens.png"),
     scale: Annotated[int, typer.Option(help="Enlargement of the drawing.", min=1, max=8)] = 2,
@@ -21,11 +32,10 @@ def tokens(
     from navia.images.folder import open_image
     from navia.reduce import parse
     from navia.report.groups import draw
-    from navia.vit.load import load
 
     reducers = [parse(spec) for spec in reduce or ["tome:8"]]
     picture = open_image(image)
-    vit = load(model, checkpoint=checkpoint)
+    vit = load_model(model, checkpoint, num_classes=num_classes)
     drawing = draw(vit, picture, reducers, scale)
     write(out, drawing.save)
     if as_json:

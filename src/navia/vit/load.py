@@ -1,6 +1,7 @@
 """`navia.load`: a name, a checkpoint or a ready module -> a ViT that the one forward can walk."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from navia.errors import ModelError
 from navia.images.preprocessing import Preprocessing
 from navia.vit.checkpoint import load_checkpoint
 from navia.vit.device import find_precision
+from navia.vit.labels import pretrained_labels, read_labels
 from navia.vit.vit import ViT
 
 SUPPORTED = (
@@ -43,6 +45,7 @@ def load(
     pretrained: bool = True,
     lean: bool = False,
     precision: str = "float32",
+    labels: str | Path | Sequence[str] | None = None,
     **options: Any,
 ) -> ViT:
     """Load a ViT for reduction and adaptation.
@@ -53,6 +56,8 @@ def load(
     preprocessing: overrides what comes with the model.
     pretrained: False leaves the weights random (for costs and tests).
     lean: gradients with less memory and more time, see `ViT`. precision: float32, or bfloat16 for the matrix products.
+    labels: names of the classes: "imagenet", a file with one name per line, or a list. Without it they are known for weights
+    that a library publishes and for transformers models whose configuration has them.
     options: passed to the library's constructor (num_classes, img_size, ...).
     """
     if isinstance(model, nn.Module):
@@ -66,6 +71,12 @@ def load(
         load_checkpoint(module.model if isinstance(module, ViT) else module, checkpoint)
     vit = wrap(module, given, name).eval()
     vit.lean, vit.precision = lean or vit.lean, find_precision(precision) or vit.precision
+    if labels is not None:
+        vit.labels = read_labels(vit, labels)
+    elif checkpoint is not None:
+        vit.labels = None
+    elif name is not None and pretrained:
+        vit.labels = pretrained_labels(vit)
     return vit
 
 

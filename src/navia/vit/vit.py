@@ -36,6 +36,7 @@ class ViT(nn.Module, ABC):
         self.precision: torch.dtype | None = None
         self.compiler: str | None = None
         self.whole_last_block = False
+        self.labels: tuple[str, ...] | None = None  # names of the classes, see `navia.vit.labels`
 
     # ---- what it is
 
