@@ -272,6 +272,23 @@ def test_run_names_classes_only_where_they_are_known(thousand: str, renditions: 
     assert all(name == names[label] for label, name in told["flat", True])
 
 
+def test_weights_with_classes_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "mine.safetensors", tmp_path / "answers.csv"
+    save_file(navia.load(TINY, pretrained=False, num_classes=3).model.state_dict(), path)
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
+    Image.new("RGB", (32, 32)).save(tmp_path / "one.png")
+    arguments = ["run", str(tmp_path), "-m", TINY, "--method", "none", "--out", str(out)]
+    done = invoke(*arguments, "--checkpoint", str(path), "--labels", str(tmp_path / "names.txt"))
+    assert done.exit_code == 0, done.output
+    with out.open(newline="") as file:
+        assert [row["name"] in ("ant", "bee", "cat") for row in csv.DictReader(file)] == [True]
+    said = refused([*arguments, "--checkpoint", str(path), "--num-classes", "4"], monkeypatch, capsys)
+    assert "head.weight: (3, 192) in the file, (4, 192) in the model" in said
+    assert "give them with --checkpoint" in refused([*arguments, "--num-classes", "3"], monkeypatch, capsys)
+
+
 def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("contrast", "fog"):
         (tmp_path / part / "5").mkdir(parents=True)

@@ -167,6 +167,45 @@ def test_new_preprocessing_keeps_how_a_vit_walks() -> None:
     assert vit.preprocessing is own
 
 
+@pytest.mark.parametrize(
+    ("library", "suffix"),
+    [
+        ("timm", "safetensors"),
+        ("timm", "pth"),
+        ("timm distilled", "safetensors"),
+        ("torchvision", "safetensors"),
+        ("hf", "safetensors"),
+    ],
+)
+def test_the_number_of_classes_is_read_from_the_checkpoint(
+    library: str, suffix: str, hf_folder: Path, tmp_path: Path
+) -> None:
+    name, model = {
+        "timm": ("timm:vit_tiny_patch16_224", lambda: timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=7)),
+        "timm distilled": (
+            "timm:deit_tiny_distilled_patch16_224",
+            lambda: timm.create_model("deit_tiny_distilled_patch16_224", depth=1, num_classes=7),
+        ),
+        "torchvision": ("torchvision:vit_b_32", lambda: torchvision.models.vit_b_32(num_classes=7)),
+        "hf": (f"hf:{hf_folder}", lambda: transformers.AutoModelForImageClassification.from_pretrained(
+            hf_folder, num_labels=7, ignore_mismatched_sizes=True)),
+    }[library]  # fmt: skip
+    path, state = tmp_path / f"mine.{suffix}", model().state_dict()
+    save_file(state, path) if suffix == "safetensors" else torch.save({"state_dict": state}, path)
+    options = {"depth": 1} if library.startswith("timm") else {}
+    vit = navia.load(name, checkpoint=path, **options)
+    assert vit.num_classes == 7
+    assert all(torch.equal(vit.model.state_dict()[key], value) for key, value in state.items())
+    with pytest.raises(CheckpointError, match=r"\(7, .*in the file, \(5, "):
+        navia.load(name, checkpoint=path, num_classes=5, **options)  # what one says counts
+
+
+def test_a_checkpoint_with_two_numbers_of_classes_asks_for_the_option(tmp_path: Path) -> None:
+    save_file({"head.weight": torch.zeros(3, 192), "head_dist.weight": torch.zeros(4, 192)}, tmp_path / "two.safetensors")
+    with pytest.raises(CheckpointError, match=r"classifiers of 3 and 4 classes: give num_classes \(--num-classes\)"):
+        navia.load("timm:deit_tiny_distilled_patch16_224", checkpoint=tmp_path / "two.safetensors", depth=1)
+
+
 def test_given_preprocessing_overrides_the_models_own() -> None:
     given = Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3)
     assert navia.load(MODELS["timm plain"](), preprocessing=given).preprocessing is given

@@ -9,7 +9,7 @@ from torch import nn
 
 from navia.errors import ModelError
 from navia.images.preprocessing import Preprocessing
-from navia.vit.checkpoint import load_checkpoint
+from navia.vit.checkpoint import load_checkpoint, num_classes_in
 from navia.vit.device import find_precision
 from navia.vit.labels import pretrained_labels, read_labels
 from navia.vit.vit import ViT
@@ -52,7 +52,8 @@ def load(
 
     model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", "embedded" (a small ViT that comes with navia),
     or a module of these families.
-    checkpoint: a local .safetensors or .pth file with the weights (no weights are then downloaded).
+    checkpoint: a local .safetensors or .pth file with the weights (no weights are then downloaded). The number of classes is
+    read from it unless num_classes is given.
     preprocessing: overrides what comes with the model.
     pretrained: False leaves the weights random (for costs and tests).
     lean: gradients with less memory and more time, see `ViT`. precision: float32, or bfloat16 for the matrix products.
@@ -65,6 +66,9 @@ def load(
             raise ModelError(f"options {', '.join(options)} make no sense for a ready module")
         module, given, name = model, preprocessing, None
     else:
+        if checkpoint is not None and not {"num_classes", "num_labels"} & options.keys():
+            found = num_classes_in(checkpoint, model.partition(":")[0])
+            options |= {} if found is None else {"num_classes": found}
         module, given = _create(model, pretrained and checkpoint is None, preprocessing, options)
         name = model
     if checkpoint is not None:
@@ -131,6 +135,8 @@ def _create(
     if source == "hf" and rest:
         from navia.vit.families import huggingface
 
+        if "num_classes" in options:  # as the other libraries call it
+            options["num_labels"] = options.pop("num_classes")
         model = huggingface.create(rest, pretrained, **options)
         return model, preprocessing or huggingface.processing(rest)
     if source == "torchvision" and rest:
