@@ -17,7 +17,6 @@ import navia
 from navia.adapt.statistics import image_batches
 from navia.export.parity import BATCHES, made_up_pictures
 from navia.vit.load import load
-from navia.vit.torchvision_ops import ensure_torchvision_imports
 
 FEWEST = sum(BATCHES) + 16
 REDUCERS = ("none", "tome:8", "evit:8", "tofu:8")
@@ -25,7 +24,6 @@ REDUCERS = ("none", "tome:8", "evit:8", "tofu:8")
 
 def random_transformers() -> navia.ViT:
     """ViT-Ti with weights away from their initial ones, so that pictures are told apart."""
-    ensure_torchvision_imports()
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)

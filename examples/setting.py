@@ -37,7 +37,7 @@ class Setting:
     @property
     def names(self) -> list[str]:
         """Of the classes that are answered with."""
-        every = class_names(self.vit) or [str(i) for i in range(self.vit.num_classes)]
+        every = self.opened.names or [str(i) for i in range(self.vit.num_classes)]
         return list(every) if self.opened.classes is None else [every[i] for i in self.opened.classes]
 
     def adapter(self, method: str = "navia", reduce: str = "tome:8") -> navia.Adapter:

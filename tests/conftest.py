@@ -9,13 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from navia.vit.torchvision_ops import ensure_torchvision_imports
-
-ensure_torchvision_imports()
-
-import navia  # noqa: E402
-from navia.images import sample  # noqa: E402
-from tests import families  # noqa: E402
+import navia
+from navia.images import sample
+from tests import families
 
 # Started in the background, the test run ignores Ctrl-C and so would the programs that it starts to interrupt them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -10,9 +10,6 @@ from torch import nn
 import navia
 from navia.images.preprocessing import Preprocessing
 from navia.vit.checkpoint import load_checkpoint
-from navia.vit.torchvision_ops import ensure_torchvision_imports
-
-ensure_torchvision_imports()
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -1,5 +1,6 @@
 """The command line: results on stdout, one line on stderr when refused, exit codes 0, 1 and 2."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -15,6 +16,10 @@ from typer.testing import CliRunner
 
 import navia
 from navia.cli import app, main
+from navia.images import imagenet
+from navia.images.loader import Loader
+from navia.images.open import open_domains
+from navia.images.streams import make_stream
 from tests.families import build
 
 TINY = "timm:vit_tiny_patch16_224"
@@ -205,6 +210,91 @@ def test_stats_then_choose_on_a_folder(clothes: Path, tmp_path: Path) -> None:
     assert chosen.exit_code == 0, chosen.output
     told = json.loads(chosen.stdout)
     assert told["options"] in [options for options, _ in told["table"]]
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small transformers ViT with 1,000 classes that nobody named, as a folder."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    folder = tmp_path_factory.mktemp("models") / "thousand"
+    size = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
+    torch.manual_seed(0)
+    ViTForImageClassification(ViTConfig(image_size=32, patch_size=8, num_labels=1000, **size)).save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.fixture(scope="module")
+def renditions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One small picture in each of the 200 class folders of ImageNet-R."""
+    root = tmp_path_factory.mktemp("data") / "imagenet-r"
+    pixels = np.random.default_rng(0).integers(0, 255, (200, 36, 36, 3), dtype=np.uint8)
+    for picture, index in zip(pixels, imagenet.r_classes(), strict=True):
+        (root / imagenet.wnids()[index]).mkdir(parents=True)
+        Image.fromarray(picture).save(root / imagenet.wnids()[index] / "one.png")
+    return root
+
+
+@pytest.mark.parametrize("corruption", [(), ("--corruption", "contrast", "--severity", "3")])
+def test_choose_scores_the_classes_and_images_that_run_answers(
+    thousand: str, renditions: Path, corruption: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "source.safetensors"
+    assert invoke("stats", str(renditions), str(out), "-m", thousand, "--limit", "16").exit_code == 0
+    target = ("choose", str(renditions), "--source", str(out), "-m", thousand, "--batches", "2", "--batch", "8")
+    chosen = invoke(*target, *corruption, "--json")
+    assert chosen.exit_code == 0, chosen.output
+    vit = navia.load(thousand)
+    opened = open_domains(renditions, 1000, corruptions=["contrast"] if corruption else (), severity=3)
+    loader = Loader(make_stream(opened.domains, seed=0, limit=16), vit.preprocessing, 8)
+    source = navia.SourceStatistics.load(out)
+    same = navia.choose(vit, loader, source, batches=2, batch=8, classes=imagenet.r_classes())
+    assert json.loads(chosen.stdout)["table"] == [[options, score] for options, score in same.table]
+
+
+def test_run_names_classes_only_where_they_are_known(thousand: str, renditions: Path, tmp_path: Path) -> None:
+    """Folders named by wnids are ImageNet's; pictures without folders say nothing about a model with 1,000 classes."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for folder in list(renditions.iterdir())[:2]:
+        (flat / f"{folder.name}.png").write_bytes((folder / "one.png").read_bytes())
+    told = {}
+    for images, more in ((renditions, ()), (flat, ()), (flat, ("--labels", "imagenet"))):
+        out = tmp_path / f"{images.name}{len(more)}.csv"
+        arguments = ("--method", "none", "--limit", "2", "--out", str(out))
+        done = invoke("run", str(images), "-m", thousand, *arguments, *more)
+        assert done.exit_code == 0, done.output
+        with out.open(newline="") as file:
+            told[images.name, bool(more)] = [(int(row["label"]), row["name"]) for row in csv.DictReader(file)]
+    names = imagenet.names()
+    assert all(name == names[imagenet.r_classes()[label]] for label, name in told["imagenet-r", False])
+    assert [name for _, name in told["flat", False]] == ["", ""]
+    assert all(name == names[label] for label, name in told["flat", True])
+
+
+def test_weights_with_classes_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "mine.safetensors", tmp_path / "answers.csv"
+    save_file(navia.load(TINY, pretrained=False, num_classes=3).model.state_dict(), path)
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
+    Image.new("RGB", (32, 32)).save(tmp_path / "one.png")
+    arguments = ["run", str(tmp_path), "-m", TINY, "--method", "none", "--out", str(out)]
+    done = invoke(*arguments, "--checkpoint", str(path), "--labels", str(tmp_path / "names.txt"))
+    assert done.exit_code == 0, done.output
+    with out.open(newline="") as file:
+        assert [row["name"] in ("ant", "bee", "cat") for row in csv.DictReader(file)] == [True]
+    said = refused([*arguments, "--checkpoint", str(path), "--num-classes", "4"], monkeypatch, capsys)
+    assert "head.weight: (3, 192) in the file, (4, 192) in the model" in said
+    assert "give them with --checkpoint" in refused([*arguments, "--num-classes", "3"], monkeypatch, capsys)
+
+
+def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("contrast", "fog"):
+        (tmp_path / part / "5").mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / part / "5" / "one.png")
+    arguments = ["choose", str(tmp_path), "--source", "none.safetensors", "-m", "embedded"]
+    assert "has 2 parts (fog/5, contrast/5, ...): choose on one of them" in refused(arguments, monkeypatch, capsys)
 
 
 # ---- refused: 1 and one line

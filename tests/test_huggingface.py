@@ -70,7 +70,7 @@ def test_one_picture_paths_arrays_and_top_k(tmp_path: Path) -> None:
     assert classifier(str(tmp_path / "picture.png"), top_k=2) == answer
     assert classifier(np.asarray(picture), top_k=2) == answer
     assert len(classifier(picture)) == 5  # the pipeline's own default
-    with pytest.raises(InputError, match="give pictures, their paths, or uint8 arrays"):
+    with pytest.raises(InputError, match="an image must be a Pillow image, a path, or uint8"):
         classifier(torch.zeros(3, 32, 32))
 
 

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import navia
+from navia.adapt.method import METHODS
 from navia.errors import SpecError
+from navia.reduce import REDUCERS
 from navia.registry import Registry
-from navia.vit import torchvision_ops
 
 
 def fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -68,49 +68,96 @@ def test_version_and_program_are_those_of_the_installed_package() -> None:
 # ---- registry
 
 
-def test_registering_a_name_twice_is_refused_and_lookups_name_what_is_known() -> None:
+def test_registering_a_name_again_replaces_it_with_a_warning() -> None:
     registry: Registry[object] = Registry("thing", "navia.reduce")
-    thing = object()
-    registry.register("one")(thing)
-    registry.register("one")(thing)  # the same thing again, as after a reload
-    with pytest.raises(SpecError, match="thing 'one' is registered twice"):
-        registry.register("one")(object())
-    assert registry.get("one") is thing
+    first, second = object(), object()
+    registry.register("one")(first)
+    registry.register("one")(first)  # the same thing: nothing is replaced
+    with pytest.warns(UserWarning, match="thing 'one' is replaced"):
+        registry.register("one")(second)
+    assert registry.get("one") is second
     with pytest.raises(SpecError, match="unknown thing 'two'; known: one"):
         registry.get("two")
+
+
+def test_a_notebook_cell_can_be_run_again() -> None:
+    cell = (
+        "from dataclasses import dataclass\nfrom navia.reduce import REDUCERS, NoReduction\n"
+        "@REDUCERS.register('cell')\n@dataclass(frozen=True)\nclass Cell(NoReduction):\n    name = 'cell'\n"
+    )
+    first: dict[str, object] = {}
+    exec(cell, first)
+    try:
+        again: dict[str, object] = {}
+        with pytest.warns(UserWarning, match="reducer 'cell' is replaced"):
+            exec(cell, again)
+        assert REDUCERS.get("cell") is again["Cell"]
+    finally:
+        del REDUCERS._entries["cell"]
+
+
+def test_a_builtin_that_was_replaced_stays_replaced() -> None:
+    """Also where nothing has been looked up before: the built-in ones are loaded first."""
+    code = (
+        "from navia.adapt.method import METHODS, Method\n"
+        "class Tent(Method): pass\n"
+        "METHODS.register('tent')(Tent)\n"
+        "print(METHODS.get('tent') is Tent, len(METHODS.names()))"
+    )
+    done = fresh(code)
+    assert done.stdout.split() == ["True", str(len(METHODS.names()))], done.stderr
+    assert "UserWarning: method 'tent' is replaced" in done.stderr
 
 
 # ---- torchvision where its compiled operators do not load
 
 
-def test_second_call_finds_torchvision_working_and_declares_nothing() -> None:
-    first = torchvision_ops.ensure_torchvision_imports()
-    declared, operators = list(torchvision_ops._declared), set(dir(torch.ops.torchvision))
-    assert torchvision_ops.ensure_torchvision_imports() is first
-    assert torchvision_ops._declared == declared
-    assert set(dir(torch.ops.torchvision)) == operators
-    import torchvision
+def _torchvision(folder: Path, operators: str) -> str:
+    """A package that fails as torchvision does: it looks for its operators after it has tried to load them."""
+    package = folder / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"import torch\n{operators}\nfrom torchvision import _meta_registrations\n")
+    asks = [f'torch.library.register_fake("torchvision::{name}")(lambda *given: None)' for name in ("nms", "qnms")]
+    (package / "_meta_registrations.py").write_text("\n".join(["import torch", *asks]))
+    return f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
 
-    assert torchvision.ops.nms is not None
+
+_LOADED = """
+library = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
 
 
-def _fake_torchvision(folder: Path, body: str) -> str:
-    (folder / "torchvision").mkdir()
-    (folder / "torchvision" / "__init__.py").write_text(body)
-    return str(folder)
+def test_timm_can_be_imported_after_navia() -> None:
+    """With whatever torch and torchvision are installed here."""
+    done = fresh("import navia, timm; timm.create_model('vit_tiny_patch16_224', depth=1)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_torchvision_without_its_operators_can_be_imported_after_navia(tmp_path: Path) -> None:
+    broken = _torchvision(tmp_path, "")
+    alone = fresh("import torchvision", PYTHONPATH=broken)
+    assert "operator torchvision::nms does not exist" in alone.stderr
+    code = "import navia, torchvision; from navia.vit import torchvision_ops as ops; print(len(ops._declared))"
+    done = fresh(code, PYTHONPATH=broken)
+    assert done.stdout.strip() == "1", done.stderr
+
+
+def test_importing_navia_mends_a_failed_import(tmp_path: Path) -> None:
+    """In a notebook the first cell has failed; the next one imports navia and tries again."""
+    code = "try:\n    import torchvision\nexcept RuntimeError:\n    import navia, torchvision\n    print('mended')"
+    done = fresh(code, PYTHONPATH=_torchvision(tmp_path, ""))
+    assert done.stdout.strip() == "mended", done.stderr
 
 
 def test_a_working_torchvision_gets_no_declarations(tmp_path: Path) -> None:
-    code = (
-        "from navia.vit import torchvision_ops as ops\n"
-        "print(ops.ensure_torchvision_imports(), ops.ensure_torchvision_imports(), ops._declared)"
-    )
-    done = fresh(code, PYTHONPATH=_fake_torchvision(tmp_path, "works = True\n"))
-    assert done.stdout.strip() == "False False []", done.stderr
+    code = "import navia, torchvision; from navia.vit import torchvision_ops as ops; print(ops._declared)"
+    done = fresh(code, PYTHONPATH=_torchvision(tmp_path, _LOADED))
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_other_failures_of_torchvision_are_not_hidden(tmp_path: Path) -> None:
-    code = "from navia.vit import torchvision_ops as ops; ops.ensure_torchvision_imports()"
-    done = fresh(code, PYTHONPATH=_fake_torchvision(tmp_path, "raise RuntimeError('something else')\n"))
+    done = fresh("import navia, torchvision", PYTHONPATH=_torchvision(tmp_path, "raise RuntimeError('something else')"))
     assert done.returncode == 1
     assert "RuntimeError: something else" in done.stderr

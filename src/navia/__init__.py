@@ -6,7 +6,11 @@ Names are imported when they are first used, so that `import navia` stays quick.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from navia.vit import torchvision_ops
+
 __version__ = "0.1.0"
+
+torchvision_ops.install()  # so that `import timm` works afterwards, also beside a torchvision whose operators do not load
 
 if TYPE_CHECKING:
     from navia.adapt.adapter import Adapter as Adapter

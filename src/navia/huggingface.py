@@ -2,15 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from navia.errors import InputError, NaviaError, SpecError
+from navia.errors import NaviaError, SpecError
 from navia.images.preprocessing import Preprocessing
 from navia.vit.labels import class_names
-from navia.vit.torchvision_ops import ensure_torchvision_imports
 
 if TYPE_CHECKING:
     from transformers import ImageClassificationPipeline
@@ -25,7 +22,6 @@ def pipeline(adapter: "Adapter", *, learn: bool = True, **options: Any) -> "Imag
     Each batch is one step, so batch_size=16 or more is wise: with the pipeline's own default every picture is a step.
     Pictures are prepared as `vit.preprocessing` says; answers come from before the update.
     """
-    ensure_torchvision_imports()
     try:
         import transformers
     except ImportError as error:
@@ -85,15 +81,7 @@ class Processor:
         from transformers import BatchFeature
 
         several = images if isinstance(images, list | tuple) else [images]
-        return BatchFeature({"pixel_values": self.preprocessing.batch([_picture(image) for image in several])})
-
-
-def _picture(image: Any) -> Image.Image:
-    if isinstance(image, Image.Image):
-        return image
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8:
-        return Image.fromarray(image)
-    raise InputError(f"give pictures, their paths, or uint8 arrays [H, W, 3], not {type(image).__name__}")
+        return BatchFeature({"pixel_values": self.preprocessing.batch(several)})
 
 
 def _config(adapter: "Adapter") -> Any:

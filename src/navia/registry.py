@@ -1,11 +1,13 @@
 """Names -> things that files register themselves: reducers, methods.
 
 A package calls ``Registry(kind, package)``; looking anything up first imports every module of that package, so that a
-new method or reducer is one new file and nothing else. After that come those of other packages, see `plugins.py`.
+new method or reducer is one new file and nothing else. After that come those of other packages, see `plugins.py`. A name
+that is registered again is replaced, with a warning: a notebook's cell may be run twice.
 """
 
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -23,11 +25,13 @@ class Registry(Generic[T]):
         self._filled = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: enter the decorated thing under `name`."""
+        """Decorator: enter the decorated thing under `name`. It replaces an earlier one of that name, with a warning."""
 
         def enter(thing: T) -> T:
-            if name in self._entries and self._entries[name] is not thing:
-                raise SpecError(f"{self.kind} {name!r} is registered twice")
+            if not str(getattr(thing, "__module__", "")).startswith(f"{self.package}."):
+                self._fill()  # the package's own would otherwise come later and replace it
+            if self._entries.get(name, thing) is not thing:
+                warnings.warn(f"{self.kind} {name!r} is replaced by the one registered now", stacklevel=2)
             self._entries[name] = thing
             return thing
 

@@ -6,13 +6,15 @@ import logging
 import math
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import BatchFeature
 
 import navia
 from navia.adapt.delta import DeltaError
@@ -23,6 +25,9 @@ from navia.adapt.moments import batch_moments
 from navia.adapt.parameters import weights_and_biases
 from navia.adapt.statistics import SourceError
 from navia.errors import InputError, SpecError
+from navia.images.loader import Batch, Loader
+from navia.images.open import open_source
+from navia.images.streams import make_stream
 from tests.families import build, images_for, shake
 
 VIT = "timm plain"
@@ -111,6 +116,65 @@ def _as_if(source: navia.SourceStatistics, vit: navia.ViT) -> navia.SourceStatis
     pre = vit.preprocessing
     own = dataclasses.replace(source.provenance, size=pre.size, mean=pre.mean, std=pre.std)
     return dataclasses.replace(source, provenance=own)
+
+
+class Reading(NamedTuple):
+    """A batch of somebody else's loader."""
+
+    images: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda images: (images, torch.zeros(len(images))),
+        lambda images: [images, torch.zeros(len(images))],
+        lambda images: {"labels": torch.zeros(len(images)), "pixel_values": images},
+        lambda images: {"images": images},
+        lambda images: {"image": images},
+        lambda images: Batch(images, torch.zeros(len(images)), (), (), 0, False),
+        lambda images: Reading(images),
+        lambda images: BatchFeature({"pixel_values": images}),
+    ],
+)
+def test_batches_of_all_usual_loaders_are_taken_alike(
+    vit: navia.ViT, source: navia.SourceStatistics, wrap: Callable[[torch.Tensor], Any]
+) -> None:
+    """By `measure`, `choose`, and the adapter's `answer`, `predict` and call."""
+    images = shifted(vit, 16, 0)
+    of_tensor = navia.SourceStatistics.measure(vit, images)
+    of_loader = navia.SourceStatistics.measure(vit, [wrap(half) for half in images.split(8)])
+    torch.testing.assert_close(of_loader.mean, of_tensor.mean)
+    one, other = (navia.adapt(vit, "navia", "tome:2", source) for _ in range(2))
+    assert torch.equal(one.predict(wrap(images)), other.predict(images))
+    assert torch.equal(one(wrap(images)), other(images))
+    assert torch.equal(one.answer(wrap(images))[0], other.answer(images)[0])
+    settings: dict[str, Any] = {"reduce": "tome:2", "grid": {"budget": (1,)}, "batch": 8}
+    chosen = navia.choose(vit, [wrap(half) for half in images.split(8)], source, **settings)
+    assert chosen.table == navia.choose(vit, images, source, **settings).table
+
+
+def test_navias_own_loader_is_taken(tmp_path: Path) -> None:
+    embedded = navia.load("embedded")
+    stream = make_stream([open_source("embedded", 8)], seed=None)
+    measured = navia.SourceStatistics.measure(embedded, Loader(stream, embedded.preprocessing, 4))
+    assert measured.provenance.count == 8
+
+
+@pytest.mark.parametrize(
+    ("batch", "complaint"),
+    [
+        ({"labels": torch.zeros(2)}, "pixel_values, images or image; it has labels"),
+        ((), "empty tuple"),
+        (("labels",), "images must be a tensor .*got str"),
+        (3, "images must be a tensor .*got int"),
+    ],
+)
+def test_batches_without_images_are_refused_by_name(vit: navia.ViT, batch: Any, complaint: str) -> None:
+    adapter = navia.adapt(vit, "none")
+    for refuse in (adapter, adapter.predict, lambda batch: navia.SourceStatistics.measure(vit, [batch])):
+        with pytest.raises(InputError, match=complaint):
+            refuse(batch)
 
 
 class TestBadRequests:
@@ -613,6 +677,17 @@ class TestChoose:
             assert adapter.last is not None
             losses.append(adapter.last.loss or 0.0)
         assert score == pytest.approx(sum(losses[2:]) / 2)
+
+    def test_scores_over_the_given_classes_which_are_no_option(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+        images, some = shifted(vit, 32, 0), [1, 4, 7]
+        choice = navia.choose(vit, images, source, reduce="tome:2", grid={"budget": (1,)}, batch=16, classes=some)
+        assert choice.options == {"budget": 1}
+        adapter = navia.adapt(vit, "navia", "tome:2", source, guard=False, classes=some, **choice.options)
+        for half in images.split(16):
+            adapter(half)
+        assert adapter.last is not None
+        assert choice.table[0][1] == adapter.last.loss
+        assert choice.table != navia.choose(vit, images, source, reduce="tome:2", grid={"budget": (1,)}, batch=16).table
 
     def test_the_papers_grid(self, vit: navia.ViT) -> None:
         from navia.adapt.choose import GRID

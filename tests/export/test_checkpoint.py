@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import navia
 from navia.export import ExportError, open_delta, read_metadata
@@ -39,6 +40,22 @@ def test_a_fresh_model_with_the_file_answers_as_the_adapter(
         assert (fresh(images) - adapter.predict(images)).abs().max() < 1e-5
     assert read_metadata(path).method == method
     assert (fresh(images) - own_forward(model(library), images)).abs().max() > 1e-3 or method == "none"  # it had moved
+
+
+def _with_own_classifier(library: str, name: str) -> navia.Adapter:
+    own = MAKERS[library]()
+    setattr(own, name, nn.Sequential(nn.Dropout(0.5), getattr(own, name)))
+    return navia.adapt(navia.load(own), "none")
+
+
+def test_a_classifier_in_a_sequential_stays_one_in_a_file_of_weights(tmp_path: Path) -> None:
+    assert _with_own_classifier("timm", "head").export(tmp_path / "model.safetensors").difference < 1e-5
+    assert "head.1.weight" in load_file(tmp_path / "model.safetensors")
+
+
+def test_a_transformers_folder_has_no_place_for_a_classifier_in_a_sequential(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="no place for a classifier that is a Sequential: export as onnx or torch"):
+        _with_own_classifier("transformers", "classifier").export(tmp_path / "model")
 
 
 @pytest.mark.parametrize(("method", "options"), FOLDS, ids=[method for method, _ in FOLDS])

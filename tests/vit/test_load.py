@@ -207,6 +207,45 @@ def test_settings_of_a_vit_are_kept_unless_they_are_given() -> None:
     assert (fresh.lean, fresh.precision) == (False, None)
 
 
+@pytest.mark.parametrize(
+    ("library", "suffix"),
+    [
+        ("timm", "safetensors"),
+        ("timm", "pth"),
+        ("timm distilled", "safetensors"),
+        ("torchvision", "safetensors"),
+        ("hf", "safetensors"),
+    ],
+)
+def test_the_number_of_classes_is_read_from_the_checkpoint(
+    library: str, suffix: str, hf_folder: Path, tmp_path: Path
+) -> None:
+    name, model = {
+        "timm": ("timm:vit_tiny_patch16_224", lambda: timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=7)),
+        "timm distilled": (
+            "timm:deit_tiny_distilled_patch16_224",
+            lambda: timm.create_model("deit_tiny_distilled_patch16_224", depth=1, num_classes=7),
+        ),
+        "torchvision": ("torchvision:vit_b_32", lambda: torchvision.models.vit_b_32(num_classes=7)),
+        "hf": (f"hf:{hf_folder}", lambda: transformers.AutoModelForImageClassification.from_pretrained(
+            hf_folder, num_labels=7, ignore_mismatched_sizes=True)),
+    }[library]  # fmt: skip
+    path, state = tmp_path / f"mine.{suffix}", model().state_dict()
+    save_file(state, path) if suffix == "safetensors" else torch.save({"state_dict": state}, path)
+    options = {"depth": 1} if library.startswith("timm") else {}
+    vit = navia.load(name, checkpoint=path, **options)
+    assert vit.num_classes == 7
+    assert all(torch.equal(vit.model.state_dict()[key], value) for key, value in state.items())
+    with pytest.raises(CheckpointError, match=r"\(7, .*in the file, \(5, "):
+        navia.load(name, checkpoint=path, num_classes=5, **options)  # what one says counts
+
+
+def test_a_checkpoint_with_two_numbers_of_classes_asks_for_the_option(tmp_path: Path) -> None:
+    save_file({"head.weight": torch.zeros(3, 192), "head_dist.weight": torch.zeros(4, 192)}, tmp_path / "two.safetensors")
+    with pytest.raises(CheckpointError, match=r"classifiers of 3 and 4 classes: give num_classes \(--num-classes\)"):
+        navia.load("timm:deit_tiny_distilled_patch16_224", checkpoint=tmp_path / "two.safetensors", depth=1)
+
+
 def test_given_preprocessing_overrides_the_models_own() -> None:
     given = Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3)
     assert navia.load(MODELS["timm plain"](), preprocessing=given).preprocessing is given
@@ -371,6 +410,60 @@ def test_hf_folder_without_classifier_weights_is_refused(tmp_path: Path) -> None
     model.vit.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"no weights for classifier\.bias, classifier\.weight: .* at random"):
         navia.load(f"hf:{tmp_path}")
+
+
+# ---- classifiers of one's own
+
+
+HEAD_OF = {
+    "timm plain": "head",
+    "transformers vit": "classifier",
+    "transformers dinov2": "classifier",
+    "torchvision": "heads",
+}
+
+OWN_HEADS: dict[str, Callable[[int], nn.Module]] = {
+    "linear": lambda dim: nn.Linear(dim, 5),
+    "dropout, linear": lambda dim: nn.Sequential(nn.Dropout(0.5), nn.Linear(dim, 5)),
+    "mlp, dropout": lambda dim: nn.Sequential(
+        nn.LayerNorm(dim), nn.Sequential(nn.Linear(dim, 7), nn.GELU()), nn.Linear(7, 5), nn.Dropout(0.5)
+    ),
+}
+
+
+def _with_head(family: str, head: Callable[[int], nn.Module]) -> nn.Module:
+    model = MODELS[family]()
+    setattr(model, HEAD_OF[family], head(96 if "dinov2" in family else 48))
+    return shake(model)
+
+
+@pytest.mark.parametrize("head", OWN_HEADS)
+@pytest.mark.parametrize("family", HEAD_OF)
+def test_classifiers_in_a_sequential_are_taken(family: str, head: str) -> None:
+    vit = navia.load(_with_head(family, OWN_HEADS[head]))
+    images = images_for(vit, 8)
+    assert vit.num_classes == 5
+    assert relative(vit(images), own_forward(vit, images)) <= 1e-5
+    linears = 7 * (vit.model.get_submodule(HEAD_OF[family])[1][0].in_features + 5) if head == "mlp, dropout" else None
+    if linears is not None:
+        assert navia.cost(vit).macs["head"] == linears
+    adapter = navia.adapt(vit, "tent", classes=[0, 2])
+    assert adapter(images).shape == (8, 2)
+
+
+@pytest.mark.parametrize("family", HEAD_OF)
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (lambda dim: nn.Sequential(nn.Linear(dim, 5), nn.Softmax(1)), "ends in Softmax"),
+        (lambda dim: nn.Bilinear(dim, dim, 5), "is a Bilinear"),
+        (lambda dim: nn.Sequential(nn.Dropout(0.5)), "has no classifier"),
+        (lambda dim: nn.Identity(), "has no classifier"),
+    ],
+)
+def test_other_classifiers_are_refused_by_name(family: str, head: Callable[[int], nn.Module], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        navia.load(_with_head(family, head))
 
 
 # ---- what is refused
@@ -631,6 +724,38 @@ def test_denormalise_undoes_the_last_step_and_batch_stacks() -> None:
     assert torch.equal(batch[1], preprocessing(images[1]))
     pixels = torch.from_numpy(np.array(preprocessing.crop(images[0]))).permute(2, 0, 1) / 255
     assert torch.allclose(preprocessing.denormalise(batch)[0], pixels, atol=1e-6)
+
+
+def test_images_come_as_pillow_arrays_tensors_or_paths(tmp_path: Path) -> None:
+    preprocessing = Preprocessing((8, 8), (0.5,) * 3, (0.5,) * 3, resize=8)
+    image, grey = picture((20, 30)), picture((20, 30), "L")
+    image.save(tmp_path / "one.png")
+    pixels, light = np.array(image), np.array(grey)
+    several = [image, pixels, torch.tensor(pixels).permute(2, 0, 1), tmp_path / "one.png", str(tmp_path / "one.png")]
+    batch = preprocessing.batch(several)
+    assert all(torch.equal(one, preprocessing(image)) for one in batch)
+    for same in (light, light[..., None], torch.tensor(light)[None]):
+        assert torch.equal(preprocessing(same), preprocessing(grey))
+    assert torch.equal(preprocessing.batch(np.stack([pixels, pixels])), batch[:2])
+
+
+@pytest.mark.parametrize(
+    ("images", "complaint"),
+    [
+        ([np.zeros((8, 8, 3), np.float32)], "an image must be .* got an array of float32"),
+        ([np.zeros((8, 8, 2), np.uint8)], r"array of uint8 and shape \(8, 8, 2\)"),
+        ([torch.zeros(3, 8, 8)], r"tensor of torch\.float32"),
+        ([torch.zeros(8, 8, 3, dtype=torch.uint8)], r"tensor of torch\.uint8 and shape \(8, 8, 3\)"),
+        ([7], "got int"),
+        (["nowhere.png"], "no image file 'nowhere.png'"),
+        ("nowhere.png", "a list of images"),
+        (Image.new("L", (8, 8)), "a list of images"),
+        ([], "a list of images"),
+    ],
+)
+def test_other_images_are_refused_by_name(images: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        Preprocessing((8, 8), (0.5,) * 3, (0.5,) * 3, resize=8).batch(images)
 
 
 def test_describe_says_what_is_done_to_a_picture() -> None:

@@ -21,6 +21,7 @@ from navia.adapt.statistics import SourceStatistics
 from navia.adapt.world import World
 from navia.callbacks import Callback, Callbacks
 from navia.errors import InputError, SpecError
+from navia.images.loader import batch_images
 from navia.reduce import ReducerLike, parse
 from navia.vit.load import load
 from navia.vit.vit import ViT
@@ -60,14 +61,18 @@ class Adapter:
         self._state_id = object()  # replaced whenever the state changes: tells looks of the present state from older ones
         self.callbacks.start(self)
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Predict, then adapt: logits [B, C] from before the update."""
+    def __call__(self, images: Any) -> Tensor:
+        """Predict, then adapt: logits [B, C] from before the update.
+
+        images: a tensor [B, C, H, W], or a batch of a loader: a tuple or list (images first), a dict (pixel_values, images
+        or image), or one of navia's own."""
         _, look = self.answer(images)
         self.update(look)
         return look.logits
 
-    def answer(self, images: Tensor) -> tuple[Tensor, Look]:
+    def answer(self, images: Any) -> tuple[Tensor, Look]:
         """The first half of a call: logits now, and what `update` needs to learn from the batch afterwards."""
+        images = batch_images(images)
         self.method.vit.check_images(images)
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():  # callers may well be inside no_grad or inference_mode
@@ -96,8 +101,9 @@ class Adapter:
         self.callbacks.step(self.last)
         return self.last
 
-    def predict(self, images: Tensor) -> Tensor:
-        """Logits in the present state; nothing adapts."""
+    def predict(self, images: Any) -> Tensor:
+        """Logits in the present state; nothing adapts. images: as for a call."""
+        images = batch_images(images)
         self.method.vit.check_images(images)
         return self.method.predict(images)
 

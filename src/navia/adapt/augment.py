@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from navia.images.preprocessing import Preprocessing
-from navia.vit.torchvision_ops import ensure_torchvision_imports
 
 
 def augment(images: Tensor, preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
     """Normalised images [B, C, H, W] -> another view of them, normalised. Works on pixels in [0, 1]: normalised values
     must not be clipped there."""
-    ensure_torchvision_imports()
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms import functional as F
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from navia.adapt.adapter import adapt
 from navia.adapt.statistics import Images, SourceStatistics, image_batches
 from navia.errors import InputError, SpecError
@@ -41,6 +43,7 @@ def choose(
     grid: Mapping[str, Sequence[Any]] | None = None,
     batches: int = 8,
     batch: int = 64,
+    classes: Sequence[int] | Tensor | None = None,
     progress: Callable[[int, int], None] | None = None,
     **fixed: Any,
 ) -> Choice:
@@ -49,6 +52,7 @@ def choose(
     Each runs from the source with updates; its score is the mean loss before the update over the last half of the
     batches. The paper names the criterion but not the number of images; 8 batches of 64 is ours.
     grid: values to try of each option, the paper's by default. fixed: options that all settings share.
+    classes: columns to answer with, as for `adapt` (ImageNet-R: its 200 classes).
     progress: called after each setting with how many are done, and how many there are.
     """
     settings = grid or _grid_for(vit)
@@ -62,7 +66,7 @@ def choose(
     combinations = [dict(zip(names, values, strict=True)) for values in itertools.product(*settings.values())]
     table = []
     for number, options in enumerate(combinations):
-        table.append((options, _score(vit, stream, source, method, reduce, {**fixed, **options})))
+        table.append((options, _score(vit, stream, source, method, reduce, classes, {**fixed, **options})))
         if progress:
             progress(number + 1, len(combinations))
     best, score = min(table, key=lambda row: row[1])
@@ -73,9 +77,15 @@ def choose(
 
 
 def _score(
-    vit: ViT, stream: list[Any], source: SourceStatistics, method: str, reduce: ReducerLike, options: dict[str, Any]
+    vit: ViT,
+    stream: list[Tensor],
+    source: SourceStatistics,
+    method: str,
+    reduce: ReducerLike,
+    classes: Sequence[int] | Tensor | None,
+    options: dict[str, Any],
 ) -> float:
-    adapter = adapt(vit, method, reduce, source, guard=False, **options)
+    adapter = adapt(vit, method, reduce, source, classes=classes, guard=False, **options)
     losses = []
     for chunk in stream:
         adapter(chunk)

@@ -18,6 +18,7 @@ from navia.errors import InputError, NaviaError
 from navia.images import SOURCE_IMAGES
 from navia.images.domain import Domain
 from navia.images.folder import scan, stream_order
+from navia.images.loader import batch_images
 from navia.images.open import open_source
 from navia.reduce import Reducer, ReducerLike, parse
 from navia.vit.forward import run
@@ -67,9 +68,11 @@ class SourceStatistics:
         limit: int | None = None,
         batch: int = 64,
     ) -> "SourceStatistics":
-        """Measure on clean, unlabelled images: a tensor [N, C, H, W], a loader of tensors, or a folder of pictures (or what
-        else `navia run --source` takes: "embedded", "datasets:NAME").
+        """Measure on clean, unlabelled images: a tensor [N, C, H, W], a loader, or a folder of pictures (or what else
+        `navia run --source` takes: "embedded", "datasets:NAME").
 
+        A loader's batches are tensors, tuples or lists (images first), dicts (pixel_values, images or image), or those of
+        `navia.images.loader.Loader`.
         fisher: also measure what EATA needs (2,000 images are usual). limit: use at most so many images; if not given, all
         of a tensor or loader, and 64 of a folder, see `open_source` for which. One pass; features are not kept.
         """
@@ -148,7 +151,7 @@ def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> It
         source = images
     seen = 0
     for item in source:
-        chunk = item[0] if isinstance(item, tuple | list) else item
+        chunk = batch_images(item)
         if limit is not None and isinstance(chunk, Tensor):
             chunk = chunk[: limit - seen]
         chunk = chunk.to(vit.cls_token.device) if isinstance(chunk, Tensor) else chunk

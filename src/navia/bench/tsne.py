@@ -53,7 +53,7 @@ def shown(tsne: Tsne, vit: ViT, opened: Opened, loader: Loader) -> Shown:
         raise SpecError(f"tsne names {_few('block', beyond)}, but the model has blocks 0..{vit.depth - 1}")
     shots = [(domain, position) for batch in loader.plan[held_out_from(len(loader)) :] for _, domain, position in batch]
     found = [_class(opened, loader.stream.domains[domain].label(position)) for domain, position in shots]
-    names = _names(vit)
+    names = _names(vit, opened)
     classes = _classes(tsne, found, names)
     kept = [i for i, label in enumerate(found) if label in classes][:MOST_PICTURES]
     if len(classes) < 2 or len(kept) <= NEIGHBOURS:
@@ -76,9 +76,9 @@ def _class(opened: Opened, label: int) -> int:
     return opened.classes[label] if opened.classes and label >= 0 else label
 
 
-def _names(vit: ViT) -> tuple[str, ...]:
+def _names(vit: ViT, opened: Opened) -> tuple[str, ...]:
     """Of all classes; a name that several have (ImageNet's crane) is told apart by the number."""
-    names = class_names(vit) or tuple(f"class {i}" for i in range(vit.num_classes))
+    names = opened.names or class_names(vit) or tuple(f"class {i}" for i in range(vit.num_classes))
     times = Counter(names)
     return tuple(name if times[name] == 1 else f"{name} ({i})" for i, name in enumerate(names))
 

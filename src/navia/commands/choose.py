@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
@@ -11,28 +11,43 @@ from rich.table import Table
 from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
+    CorruptionOption,
     CropOnlyOption,
     DeviceOption,
     ImportOption,
     JsonOption,
+    LabelsOption,
     ModelOption,
+    NumClassesOption,
+    SeverityOption,
     console,
     errors,
     load_model,
     print_json,
 )
+from navia.errors import InputError
+
+if TYPE_CHECKING:
+    from navia.images.loader import Loader
+    from navia.vit.vit import ViT
 
 
 def choose(
-    images: Annotated[Path, typer.Argument(help="Folder of target images; labels are never read.")],
+    images: Annotated[
+        str, typer.Argument(help="Target images, as for `navia run`; labels only tell which classes there are.")
+    ],
     source: Annotated[Path, typer.Option(help="Source statistics from `navia stats`.")],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="As for the statistics.", autocompletion=completion.reducers)
     ] = "none",
     batches: Annotated[int, typer.Option(help="How many batches to try each setting on.", min=2)] = 8,
     batch: Annotated[int, typer.Option(help="Batch size.", min=1)] = 64,
+    corruption: CorruptionOption = None,
+    severity: SeverityOption = 5,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
     plugins: ImportOption = None,
@@ -42,11 +57,12 @@ def choose(
     from navia.adapt.choose import choose as pick
     from navia.adapt.statistics import SourceStatistics
 
-    vit = load_model(model, checkpoint, crop_only, device)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
+    loader, classes = _first_images(images, vit, corruption, severity, batches, batch)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("settings", total=None)
         choice = pick(
-            vit, images, SourceStatistics.load(source), reduce=reduce, batches=batches, batch=batch,
+            vit, loader, SourceStatistics.load(source), reduce=reduce, batches=batches, batch=batch, classes=classes,
             progress=lambda done, of: progress.update(task, completed=done, total=of),
         )  # fmt: skip
     if as_json:
@@ -59,3 +75,24 @@ def choose(
     console.print(table)
     cost_line = f"{choice.steps} steps on {choice.images} images, {choice.seconds:.0f} s"
     console.print(f"chosen: {', '.join(f'{k}={v:g}' for k, v in choice.options.items())} ({cost_line})", markup=False)
+
+
+def _first_images(
+    images: str, vit: "ViT", corruption: str | None, severity: int, batches: int, batch: int
+) -> "tuple[Loader, tuple[int, ...] | None]":
+    """The images that `navia run` sees first, and the classes that it answers with (None: all)."""
+    from navia.images.loader import Loader
+    from navia.images.open import open_domains
+    from navia.images.streams import make_stream
+    from navia.vit.labels import class_names
+
+    made = [corruption] if corruption else ()
+    opened = open_domains(images, vit.num_classes, class_names(vit), corruptions=made, severity=severity)
+    if len(opened.domains) > 1:
+        names = ", ".join(domain.name for domain in opened.domains[:3])
+        raise InputError(
+            f"{images!r} has {len(opened.domains)} parts ({names}, ...): choose on one of them, give its folder"
+        )
+    seed = None if opened.domains[0].collection.labels is None else 0  # as `run --order auto`
+    stream = make_stream(opened.domains, seed=seed, limit=batches * batch)
+    return Loader(stream, vit.preprocessing, batch), opened.classes

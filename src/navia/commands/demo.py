@@ -19,7 +19,9 @@ from navia.commands.terminal import (
     DeviceOption,
     ImportOption,
     JsonOption,
+    LabelsOption,
     ModelOption,
+    NumClassesOption,
     console,
     errors,
     file_to_write,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from navia.bench.demo import Row
     from navia.images.domain import Collection, Domain
+    from navia.images.open import Opened
     from navia.vit.vit import ViT
 
 SHIFTS = ("gaussian_noise", "contrast", "brightness")  # those that need numpy alone
@@ -43,6 +46,8 @@ SHIFTS = ("gaussian_noise", "contrast", "brightness")  # those that need numpy a
 def demo(
     model: ModelOption = "embedded",
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     images: Annotated[
         str, typer.Option(help=f"Your own clean images in class folders ({SOURCE_IMAGES} of them become the source).")
     ] = "embedded",
@@ -73,8 +78,9 @@ def demo(
     from navia.report.files import save_text
 
     out = file_to_write(out, "navia-demo.html")
-    vit = load_model(model, checkpoint, crop_only, device)
-    source, clean, classes = _pictures(images, vit)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
+    source, opened = _pictures(images, vit)
+    clean, classes = opened.domains[0].collection, opened.classes
     domains = _shifts(clean, corruption or SHIFTS, severity)
     shown = min(count, len(clean))
     steps = len(domains) * len(PLAIN) * -(-shown // batch)
@@ -96,7 +102,7 @@ def demo(
         if live:
             live.stop()
     seconds = time.perf_counter() - started
-    page = _page(vit, rows, domains, classes, shown, batch, seed, _next_steps(model, images))
+    page = _page(vit, rows, domains, opened, shown, batch, seed, _next_steps(model, images))
     save_text(out, page)
     if as_json:
         print_json([_as_dict(row, domains) for row in rows])
@@ -109,7 +115,7 @@ def demo(
         console.print(f"{sentence}\n    {command}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _pictures(images: str, vit: "ViT") -> "tuple[Tensor, Collection, Sequence[int] | None]":
+def _pictures(images: str, vit: "ViT") -> "tuple[Tensor, Opened]":
     """Clean source images as a tensor, and the labelled rest that the shifts are made from."""
     from navia.images.open import leave_out_source, open_domains
     from navia.vit.labels import class_names
@@ -118,7 +124,7 @@ def _pictures(images: str, vit: "ViT") -> "tuple[Tensor, Collection, Sequence[in
     if len(opened.domains) > 1 or opened.domains[0].collection.labels is None:
         raise InputError(f"the demo needs clean images in class folders, and {images!r} is {opened.kind!r}")
     opened, clean = leave_out_source(opened)
-    return clean.tensors(range(len(clean.collection)), vit.preprocessing), opened.domains[0].collection, opened.classes
+    return clean.tensors(range(len(clean.collection)), vit.preprocessing), opened
 
 
 def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "list[Domain]":
@@ -183,14 +189,13 @@ def _next_steps(model: str, images: str) -> list[tuple[str, str]]:
 
 
 def _page(
-    vit: "ViT", rows: "Sequence[Row]", domains: "Sequence[Domain]", classes: Sequence[int] | None,
+    vit: "ViT", rows: "Sequence[Row]", domains: "Sequence[Domain]", opened: "Opened",
     images: int, batch: int, seed: int, next_steps: Sequence[tuple[str, str]],
 ) -> str:  # fmt: skip
     from navia.report.demo_page import demo_page
     from navia.report.demo_story import demo_story
-    from navia.vit.labels import class_names
 
-    names = class_names(vit)
+    names, classes = opened.names, opened.classes
     names = names if names is None or classes is None else tuple(names[i] for i in classes)
     story = {"images": images, "batch": batch, "seed": seed, "names": names, "next_steps": next_steps}
     return demo_page(demo_story(vit, rows, domains, **story))  # type: ignore[arg-type]

@@ -9,11 +9,15 @@ from rich.table import Table
 from navia.commands import completion
 from navia.commands.terminal import (
     CheckpointOption,
+    CorruptionOption,
     CropOnlyOption,
     DeviceOption,
     ImportOption,
     JsonOption,
+    LabelsOption,
     ModelOption,
+    NumClassesOption,
+    SeverityOption,
     console,
     load_model,
     method_options,
@@ -28,6 +32,8 @@ def explain(
     images: Annotated[str, typer.Argument(help="Folder of images, embedded, or datasets:NAME.")],
     model: ModelOption = "embedded",
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     method: Annotated[str, typer.Option(help="Adaptation method.", autocompletion=completion.methods)] = "navia",
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="Token reducer.", autocompletion=completion.reducers)
@@ -37,10 +43,8 @@ def explain(
         typer.Option(help=f"Clean images (folder or embedded); {SOURCE_IMAGES} of them are used. By default of the images."),
     ] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
-    corruption: Annotated[
-        str | None, typer.Option(help="Corrupt the images on the way.", autocompletion=completion.corruptions)
-    ] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="Of the corruption.")] = 5,
+    corruption: CorruptionOption = None,
+    severity: SeverityOption = 5,
     count: Annotated[int, typer.Option(help="Images to adapt to, and as many others to look at.", min=16)] = 512,
     batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 64,
     crop_only: CropOnlyOption = False,
@@ -59,13 +63,13 @@ def explain(
     from navia.measure.explain import explain as look
 
     options, fisher = method_options(method, option), METHODS.get(method).needs_fisher
-    vit = load_model(model, checkpoint, crop_only, device)
-    clean, target, labels, classes = _images(vit, images, source, corruption, severity, count)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
+    clean, target, truth, classes = _images(vit, images, source, corruption, severity, count)
     measured = {spec: SourceStatistics.measure(vit, clean, spec, fisher=fisher) for spec in {"none", reduce}}
     adapter = adapt(vit, method, reduce, measured[reduce], classes=classes, **options)
     half = len(target) // 2
     stream, others = target[:half].split(batch), target[half:]
-    told = None if labels is None else labels[half:]
+    told = None if truth is None else truth[half:]
     found = look(adapter, stream, others, measured[reduce], measured["none"], told, batch)
     if as_json:
         print_json(dataclasses.asdict(found))

@@ -15,6 +15,8 @@ from navia.commands.terminal import (
     CropOnlyOption,
     ImportOption,
     JsonOption,
+    LabelsOption,
+    NumClassesOption,
     console,
     errors,
     file_to_write,
@@ -36,6 +38,8 @@ def export(
     model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
     out: Annotated[Path, typer.Option(help="Where it goes: .onnx, .pt2, .safetensors, or a folder (transformers).")],
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     delta: Annotated[
         Path | None, typer.Option(help="What was adapted (`navia run --save`); without: the model itself.")
     ] = None,
@@ -76,7 +80,7 @@ def export(
     from navia.export import read_metadata
 
     out = _target(out, format_name, model, force)
-    vit = load_model(model, checkpoint, crop_only)
+    vit = load_model(model, checkpoint, crop_only, num_classes=num_classes, labels=labels)
     adapter = _adapter(vit, delta, reduce, source, _numbers(classes))
     shown = None if images is None else _pictures(vit, images, limit)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

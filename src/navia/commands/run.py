@@ -19,11 +19,14 @@ from navia.commands.terminal import (
     DeviceOption,
     ImportOption,
     JsonOption,
+    LabelsOption,
     LeanOption,
     MethodOption,
     ModelOption,
+    NumClassesOption,
     PrecisionOption,
     ReduceOption,
+    SeverityOption,
     SourceOption,
     console,
     errors,
@@ -51,6 +54,8 @@ def run(
     ],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     method: MethodOption = "navia",
     reduce: ReduceOption = "none",
     source: SourceOption = None,
@@ -66,7 +71,7 @@ def run(
         list[str] | None,
         typer.Option(help="Corrupt the images on the way, e.g. fog; repeatable.", autocompletion=completion.corruptions),
     ] = None,
-    severity: Annotated[int, typer.Option(help="Of the corruption.", min=1, max=5)] = 5,
+    severity: SeverityOption = 5,
     label_shift: Annotated[float | None, typer.Option(help="Classes in bursts: Dirichlet concentration, e.g. 0.1.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many images of each part.", min=1)] = None,
     workers: Annotated[
@@ -117,9 +122,9 @@ def run(
     save = save and file_to_write(save, "delta.safetensors")
     callbacks = Callbacks(named(text) for text in (log or ()) if not rank)
     options = method_options(method, option)
-    vit = load_model(model, checkpoint, crop_only, device, lean, precision)
-    names = class_names(vit)
-    opened = None if follow else _open(images, vit, names, corruption, severity)
+    vit = load_model(model, checkpoint, crop_only, device, lean, precision, num_classes=num_classes, labels=labels)
+    opened = None if follow else _open(images, vit, class_names(vit), corruption, severity)
+    names = opened.names if opened else class_names(vit)
     used = _reducer(vit, reduce, batch, source, {} if restart else settings_of(out), keep_reduction or rank is not None)
     statistics = source_statistics(vit, source, used, fisher=METHODS.get(method).needs_fisher)
     classes = opened.classes if opened else None

@@ -13,8 +13,10 @@ from navia.commands.terminal import (
     CropOnlyOption,
     DeviceOption,
     ImportOption,
+    LabelsOption,
     MethodOption,
     ModelOption,
+    NumClassesOption,
     ReduceOption,
     SourceOption,
     load_model,
@@ -33,6 +35,8 @@ KEY_VARIABLE = "NAVIA_KEY"
 def serve(
     model: ModelOption,
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
+    labels: LabelsOption = None,
     source: SourceOption = None,
     method: MethodOption = "navia",
     reduce: ReduceOption = "none",
@@ -121,7 +125,7 @@ def serve(
         folder.release()
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     options = method_options(method, option)
-    vit = load_model(model, checkpoint, crop_only, device)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
     statistics = source_statistics(vit, source, reduce, fisher=METHODS.get(method).needs_fisher)
     service = Service(vit, method, reduce, statistics, settings=settings, state=state, **options)
     _run(service, host, port, timeout)

@@ -14,6 +14,7 @@ from navia.commands.terminal import (
     ImportOption,
     JsonOption,
     ModelOption,
+    NumClassesOption,
     console,
     file_to_write,
     load_model,
@@ -28,6 +29,7 @@ def stats(
     out: Annotated[Path, typer.Argument(help="Where the statistics go (.safetensors).")],
     model: ModelOption,
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
     reduce: Annotated[
         str, typer.Option("--reduce", "-r", help="The reducer that adaptation will use.", autocompletion=completion.reducers)
     ] = "none",
@@ -46,7 +48,7 @@ def stats(
     from navia.adapt.statistics import SourceStatistics
 
     out = file_to_write(out, "statistics.safetensors")
-    vit = load_model(model, checkpoint, crop_only, device)
+    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes)
     source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
     write(out, source.save)
     if as_json:

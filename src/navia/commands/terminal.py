@@ -26,6 +26,14 @@ errors = Console(stderr=True)
 MODEL_HELP = "timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded."
 ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP, autocompletion=completion.models)]
 CheckpointOption = Annotated[Path | None, typer.Option(help="Local weights (.safetensors or .pth); nothing is downloaded.")]
+NumClassesOption = Annotated[
+    int | None,
+    typer.Option("--num-classes", help="Classes of the weights in --checkpoint; by default read from the file.", min=1),
+]
+LabelsOption = Annotated[
+    str | None,
+    typer.Option("--labels", help="Names of the classes: imagenet, or a file with one name per line."),
+]
 MethodOption = Annotated[
     str, typer.Option(help="Adaptation method; see `navia methods`.", autocompletion=completion.methods)
 ]
@@ -46,6 +54,10 @@ SourceOption = Annotated[
     str | None,
     typer.Option(help=f"Clean images (folder; {SOURCE_IMAGES} are used), statistics from `navia stats`, or embedded."),
 ]
+CorruptionOption = Annotated[
+    str | None, typer.Option(help="Corrupt the images on the way, e.g. fog.", autocompletion=completion.corruptions)
+]
+SeverityOption = Annotated[int, typer.Option(help="Of the corruption.", min=1, max=5)]
 CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
 LeanOption = Annotated[bool, typer.Option("--lean", help="Less memory for gradients, more time; the same answers.")]
@@ -76,14 +88,20 @@ def load_model(
     device: str = "cpu",
     lean: bool = False,
     precision: str = "float32",
+    *,
+    num_classes: int | None = None,
+    labels: str | None = None,
 ) -> "ViT":
     from navia.vit.device import find_device, keep_freed_memory
     from navia.vit.load import load
 
+    if num_classes is not None and checkpoint is None:
+        raise InputError("--num-classes is for weights of your own: give them with --checkpoint")
+    own: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     where = find_device(device)
     if where.type == "cpu":
         keep_freed_memory()
-    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision).to(where)
+    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision, labels=labels, **own).to(where)
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit

@@ -10,9 +10,11 @@ from navia.commands.terminal import (
     ImportOption,
     JsonOption,
     ModelOption,
+    NumClassesOption,
     ReduceOptions,
     console,
     file_to_write,
+    load_model,
     print_json,
     write,
 )
@@ -23,6 +25,7 @@ def tokens(
     image: Annotated[Path, typer.Argument(help="A picture.")],
     model: ModelOption = "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k",
     checkpoint: CheckpointOption = None,
+    num_classes: NumClassesOption = None,
     reduce: ReduceOptions = None,
     out: Annotated[Path, typer.Option(help="Where the drawing goes.")] = Path("tokens.png"),
     scale: Annotated[int, typer.Option(help="Enlargement of the drawing.", min=1, max=8)] = 2,
@@ -35,14 +38,13 @@ def tokens(
     from navia.images.folder import open_image
     from navia.reduce import parse
     from navia.report.groups import draw
-    from navia.vit.load import load
 
     out = file_to_write(out, "tokens.png")
     if out.suffix.lower() not in Image.registered_extensions():
         raise InputError(f"cannot write {str(out)!r}: its name must end with .png, .jpg or that of another image format")
     reducers = [parse(spec) for spec in reduce or ["tome:8"]]
     picture = open_image(image)
-    vit = load(model, checkpoint=checkpoint)
+    vit = load_model(model, checkpoint, num_classes=num_classes)
     drawing = draw(vit, picture, reducers, scale)
     write(out, drawing.save)
     if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from navia.adapt import tensorfile
 from navia.export.frozen import ExportError, Frozen
@@ -71,6 +71,9 @@ def _check(frozen: Frozen) -> None:
         left.append(f"the {len(frozen.prompts)} extra token{'s' if len(frozen.prompts) > 1 else ''}")
     if frozen.head_shift is not None and frozen.vit.reads != 1:
         left.append("the activation shift of the CLS feature, which is not all that its classifier reads")
+    if frozen.vit.library == "transformers":
+        heads = (child for name, child in frozen.vit.model.named_children() if name.endswith("classifier"))
+        left += [f"a classifier that is a {type(head).__name__}" for head in heads if not isinstance(head, nn.Linear)]
     if left:
         raise ExportError(
             f"a {frozen.vit.library} checkpoint has no place for {' and '.join(left)}: export as onnx or torch, which have "

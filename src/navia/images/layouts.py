@@ -280,6 +280,8 @@ def _unmatched(
         wanted.append(f"exactly {num_classes} folders, sorted as the classes are")
     if num_classes == len(imagenet.wnids()):
         wanted.append("ImageNet's wnids (n01440764, ...)")
+        if not model_names:
+            wanted.append("ImageNet's names, if --labels imagenet says that the model has them")
     if model_names:
         wanted.append(f"the model's class names ({_examples(model_names)})")
     return (

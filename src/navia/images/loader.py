@@ -1,7 +1,8 @@
 """A stream of positions -> batches of tensors, decoded (and corrupted) in worker processes, in the stream's order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,22 @@ class Batch:
     domains: tuple[str, ...]
     number: int
     reset: bool
+
+
+def batch_images(batch: Any) -> Any:
+    """What holds the images in a batch of any usual loader: itself (a tensor), its first element (a tuple or list), its
+    pixel_values, images or image (a dict), or its attribute images (navia's own). Unchecked."""
+    if isinstance(batch, Mapping):
+        key = next((key for key in ("pixel_values", "images", "image") if key in batch), None)
+        if key is None:
+            has = ", ".join(map(str, batch)) or "nothing"
+            raise InputError(f"a batch that is a dict needs its images as pixel_values, images or image; it has {has}")
+        return batch[key]
+    if isinstance(batch, tuple | list):
+        if not batch:
+            raise InputError(f"a batch is an empty {type(batch).__name__}: its images must come first")
+        return batch[0]
+    return getattr(batch, "images", batch)
 
 
 class Share:

@@ -8,7 +8,7 @@ import numpy as np
 
 from navia.errors import InputError, NaviaError
 from navia.files import expanded
-from navia.images import SOURCE_IMAGES, sample
+from navia.images import SOURCE_IMAGES, imagenet, sample
 from navia.images.domain import Collection, DatasetPictures, Domain, Subset, corrupted
 from navia.images.folder import Folder, scan
 from navia.images.layouts import Labelled, Layout, labelled, match_classes, recognise
@@ -19,11 +19,13 @@ SHIFTED = ("imagenet-c", "imagenet-r", "imagenet-a")  # layouts whose pictures a
 @dataclass(frozen=True)
 class Opened:
     """kind: the layout that was recognised. classes: columns to answer with, where the data has fewer classes than the model
-    (ImageNet-R, ImageNet-A)."""
+    (ImageNet-R, ImageNet-A). names: of all the model's classes, where they are known, or where wnids say that they are
+    those of ImageNet."""
 
     kind: str
     domains: tuple[Domain, ...]
     classes: tuple[int, ...] | None = None
+    names: tuple[str, ...] | None = None
 
 
 def open_domains(
@@ -54,13 +56,16 @@ def open_domains(
             layout = replace(layout, parts=tuple(part for part in layout.parts if part.name in parts))
         kind = layout.kind
         found, classes = _from_folder(layout, num_classes, class_names, lister)
+    names = tuple(class_names) if class_names else None
+    if names is None and num_classes == len(imagenet.wnids()) and any(_has_wnids(collection) for _, collection in found):
+        names = imagenet.names()
     for name, collection in found:
         _check_labels(name, collection, len(classes) if classes else num_classes)
     if not corruptions:
-        return Opened(kind, tuple(Domain(name, collection) for name, collection in found), classes)
+        return Opened(kind, tuple(Domain(name, collection) for name, collection in found), classes, names)
     if len(found) > 1:
         raise InputError(f"{str(where)!r} is corrupted already ({len(found)} parts): leave out the corruption")
-    return Opened(kind, tuple(corrupted(found[0][1], corruptions, severity, seed)), classes)
+    return Opened(kind, tuple(corrupted(found[0][1], corruptions, severity, seed)), classes, names)
 
 
 def leave_out_source(opened: Opened, count: int = SOURCE_IMAGES) -> tuple[Opened, Domain]:
@@ -172,6 +177,12 @@ def _load_dataset(name: str) -> DatasetPictures:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(f"cannot open data set {name!r}: {error}") from error
     return DatasetPictures(found)
+
+
+def _has_wnids(collection: Collection) -> bool:
+    """Whether its classes are named by ImageNet's wnids."""
+    found = getattr(collection.pictures, "class_names", None) if isinstance(collection, Labelled) else None
+    return bool(found) and all(name in imagenet.class_index() for name in found or ())
 
 
 def _check_labels(name: str, collection: Collection, count: int) -> None:

@@ -1,8 +1,9 @@
 """The way from a picture to the tensor that a model was trained on: resize, crop, scale, normalise."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,32 @@ from PIL import Image
 from torch import Tensor
 
 from navia.errors import InputError
+from navia.images.folder import open_image
 
 _PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+ImageLike = Image.Image | np.ndarray | Tensor | str | Path
+
+
+def as_pillow(image: ImageLike) -> Image.Image:
+    """A Pillow image as it is, of a file, or of pixels in uint8: an array [H, W] or [H, W, C], a tensor [C, H, W]."""
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, str | Path):
+        return open_image(image)
+    got = type(image).__name__
+    if isinstance(image, np.ndarray | Tensor):
+        pixels = image if isinstance(image, np.ndarray) else image.detach().cpu().numpy()
+        if isinstance(image, Tensor) and image.dim() == 3:
+            pixels = pixels.transpose(1, 2, 0)
+        flat = pixels.ndim == 2 and isinstance(image, np.ndarray)
+        if pixels.dtype == np.uint8 and pixels.size and (flat or (pixels.ndim == 3 and pixels.shape[2] in _PILLOW_MODES)):
+            return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
+        kind = "an array" if isinstance(image, np.ndarray) else "a tensor"
+        got = f"{kind} of {image.dtype} and shape {tuple(image.shape)}"
+    raise InputError(
+        f"an image must be a Pillow image, a path, or uint8: an array [H, W, C] or a tensor [C, H, W]; got {got}"
+    )
 
 
 @dataclass(frozen=True)
@@ -38,8 +63,8 @@ class Preprocessing:
         if min(*self.size, *resize) < 1 or any(s <= 0 for s in self.std):
             raise InputError("preprocessing needs positive sizes and positive standard deviations")
 
-    def __call__(self, image: Image.Image) -> Tensor:
-        """Picture -> normalised float tensor [C, H, W]."""
+    def __call__(self, image: ImageLike) -> Tensor:
+        """Image -> normalised float tensor [C, H, W]."""
         return self.normalise(self.crop(image))
 
     def normalise(self, cropped: Image.Image | np.ndarray) -> Tensor:
@@ -48,13 +73,19 @@ class Preprocessing:
         normalised = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32))
 
-    def batch(self, images: Sequence[Image.Image]) -> Tensor:
-        """Pictures -> [B, C, H, W]."""
-        return torch.stack([self(image) for image in images])
+    def batch(self, images: Iterable[ImageLike]) -> Tensor:
+        """Images -> [B, C, H, W]. Each is a Pillow image, the path of a file, or its pixels in uint8: an array [H, W],
+        [H, W, C] or a tensor [C, H, W]."""
+        if isinstance(images, str | Path | Image.Image):
+            raise InputError(f"a batch is made from a list of images, got one {type(images).__name__}")
+        tensors = [self(image) for image in images]
+        if not tensors:
+            raise InputError("a batch is made from a list of images, got an empty one")
+        return torch.stack(tensors)
 
-    def crop(self, image: Image.Image) -> Image.Image:
-        """The picture as the model sees it, before scaling and normalisation."""
-        image = image.convert(_PILLOW_MODES[len(self.mean)])
+    def crop(self, image: ImageLike) -> Image.Image:
+        """The image as the model sees it, before scaling and normalisation."""
+        image = as_pillow(image).convert(_PILLOW_MODES[len(self.mean)])
         if self.resize is not None:
             image = image.resize(self._resized(image), Image.Resampling[self.interpolation.upper()])
         height, width = self.size

@@ -1,5 +1,6 @@
 """Weights from a local file into a model, or an error that names what does not fit."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,11 @@ from torch import Tensor, nn
 
 from navia.errors import CheckpointError
 
+_CLASSIFIERS = {
+    "timm": ("head.weight", "head_dist.weight"),
+    "hf": ("classifier.weight", "cls_classifier.weight", "distillation_classifier.weight"),
+    "torchvision": ("heads.head.weight",),
+}
 _WRAPPERS = ("state_dict", "model", "model_state", "state_dict_ema")
 
 
@@ -33,6 +39,18 @@ def load_checkpoint(model: nn.Module, path: str | Path) -> None:
     if broken:
         raise CheckpointError(f"checkpoint {Path(path).name} holds NaN or infinite weights ({_first(broken)})")
     model.load_state_dict(state)
+
+
+def num_classes_in(path: str | Path, library: str) -> int | None:
+    """How many classes the classifier in a checkpoint has; None: it has none that goes by the library's name."""
+    state = read_state_dict(path)
+    found = sorted({len(state[name]) for name in _CLASSIFIERS.get(library, ()) if name in state})
+    if len(found) > 1:
+        several = " and ".join(map(str, found))
+        raise CheckpointError(
+            f"checkpoint {Path(path).name} has classifiers of {several} classes: give num_classes (--num-classes)"
+        )
+    return found[0] if found else None
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
@@ -61,7 +79,8 @@ def _read(path: Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
         return dict(load_file(path))
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    mapped = zipfile.is_zipfile(path)  # read only where it is used; files of old versions of torch are read whole
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     if not isinstance(content, dict):
         raise TypeError(f"expected a dictionary of tensors, found {type(content).__name__}")
     return content

@@ -1,6 +1,7 @@
 """`navia.load`: a name, a checkpoint or a ready module -> a ViT that the one forward can walk."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ from torch import nn
 
 from navia.errors import ModelError
 from navia.images.preprocessing import Preprocessing
-from navia.vit.checkpoint import load_checkpoint
+from navia.vit.checkpoint import load_checkpoint, num_classes_in
 from navia.vit.device import find_precision
+from navia.vit.labels import pretrained_labels, read_labels
 from navia.vit.vit import ViT
 
 SUPPORTED = (
@@ -43,6 +45,7 @@ def load(
     pretrained: bool = True,
     lean: bool | None = None,
     precision: str | None = None,
+    labels: str | Path | Sequence[str] | None = None,
     **options: Any,
 ) -> ViT:
     """Load a ViT for reduction and adaptation.
@@ -51,11 +54,14 @@ def load(
     or a module of these families. A ViT or module that is given is never changed, except that a module is put into
     evaluation mode: with `checkpoint` the weights go into a copy of it, with the other arguments a given ViT gets a second
     view that shares its weights.
-    checkpoint: a local .safetensors or .pth file with the weights (no weights are then downloaded).
+    checkpoint: a local .safetensors or .pth file with the weights (no weights are then downloaded). The number of classes is
+    read from it unless num_classes is given.
     preprocessing: overrides what comes with the model.
     pretrained: False leaves the weights random (for costs and tests).
     lean: gradients with less memory and more time, see `ViT`. precision: float32, or bfloat16 for the matrix products.
     None keeps what a given ViT has; otherwise lean is off and the precision is float32.
+    labels: names of the classes: "imagenet", a file with one name per line, or a list. Without it they are known for weights
+    that a library publishes and for transformers models whose configuration has them.
     options: passed to the library's constructor (num_classes, img_size, ...).
     """
     if isinstance(model, nn.Module):
@@ -63,6 +69,9 @@ def load(
             raise ModelError(f"options {', '.join(options)} make no sense for a ready module")
         module, given, name = copy.deepcopy(model) if checkpoint is not None else model, preprocessing, None
     else:
+        if checkpoint is not None and not {"num_classes", "num_labels"} & options.keys():
+            found = num_classes_in(checkpoint, model.partition(":")[0])
+            options |= {} if found is None else {"num_classes": found}
         module, given = _create(model, pretrained and checkpoint is None, preprocessing, options)
         name = model
     if checkpoint is not None:
@@ -71,13 +80,19 @@ def load(
     if not isinstance(model, ViT):
         vit.eval()
     elif vit is model:
-        if lean is None and precision is None:
+        if lean is None and precision is None and labels is None:
             return vit
         vit = vit.view()
     if lean is not None:
         vit.lean = lean
     if precision is not None:
         vit.precision = find_precision(precision)
+    if labels is not None:
+        vit.labels = read_labels(vit, labels)
+    elif checkpoint is not None:
+        vit.labels = None
+    elif name is not None and pretrained:
+        vit.labels = pretrained_labels(vit)
     return vit
 
 
@@ -132,6 +147,8 @@ def _create(
     if source == "hf" and rest:
         from navia.vit.families import huggingface
 
+        if "num_classes" in options:  # as the other libraries call it
+            options["num_labels"] = options.pop("num_classes")
         model = huggingface.create(rest, pretrained, **options)
         return model, preprocessing or huggingface.processing(rest)
     if source == "torchvision" and rest:

@@ -37,6 +37,7 @@ class ViT(nn.Module, ABC):
         self.precision: torch.dtype | None = None
         self.compiler: str | None = None
         self.whole_last_block = False
+        self.labels: tuple[str, ...] | None = None  # names of the classes, see `navia.vit.labels`
 
     def view(self) -> Self:
         """A second ViT over the same `model`, with the same settings; what is set on one does not show in the other."""

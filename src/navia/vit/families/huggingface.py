@@ -11,10 +11,8 @@ from navia.errors import ModelError
 from navia.images import imagenet
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
-from navia.vit.torchvision_ops import ensure_torchvision_imports
+from navia.vit.families.classifier import num_outputs
 from navia.vit.vit import ViT
-
-ensure_torchvision_imports()
 
 _HALF = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
@@ -54,7 +52,7 @@ class HuggingFaceViT(ViT):
 
     @property
     def num_classes(self) -> int:
-        return int(getattr(self.model, self.classifiers[0]).out_features)
+        return num_outputs(getattr(self.model, self.classifiers[0]))
 
     @property
     def cls_token(self) -> nn.Parameter:
@@ -132,9 +130,8 @@ class HuggingFaceViT(ViT):
 
     def _check(self) -> None:
         kind = type(self.model).__name__
-        for name in self.classifiers:
-            if not isinstance(getattr(self.model, name), nn.Linear):
-                raise ModelError(f"this {kind} has no classifier (num_labels=0)")
+        if len({num_outputs(getattr(self.model, name)) for name in self.classifiers}) > 1:
+            raise ModelError(f"the two classifiers of this {kind} have different numbers of classes")
         for i in range(self.depth):
             for part in (
                 "attention.q_proj",

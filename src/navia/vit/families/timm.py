@@ -4,6 +4,10 @@ import difflib
 from typing import Any, cast
 
 import torch
+from timm.data import resolve_model_data_config
+from timm.layers import Attention, PatchEmbed
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from navia.errors import ModelError
@@ -12,15 +16,8 @@ from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
 from navia.vit.attention import split_heads
 from navia.vit.checkpoint import load_checkpoint
-from navia.vit.torchvision_ops import ensure_torchvision_imports
+from navia.vit.families.classifier import num_outputs
 from navia.vit.vit import ViT
-
-ensure_torchvision_imports()
-
-from timm.data import resolve_model_data_config  # noqa: E402
-from timm.layers import Attention, PatchEmbed  # noqa: E402
-from timm.models.deit import VisionTransformerDistilled  # noqa: E402
-from timm.models.vision_transformer import Block, VisionTransformer  # noqa: E402
 
 # A subclass that overrides one of these does something that this file does not know of.
 _WALKED = ("forward", "forward_features", "forward_head", "_pos_embed", "pool")
@@ -54,7 +51,7 @@ class TimmViT(ViT):
 
     @property
     def num_classes(self) -> int:
-        return int(self._vit.head.out_features)
+        return num_outputs(self._vit.head)
 
     @property
     def cls_token(self) -> nn.Parameter:
@@ -136,8 +133,9 @@ def _check(model: nn.Module) -> None:
         raise ModelError(f"this {kind.__name__} has no [CLS] token (global_pool={model.global_pool!r})")
     if model.global_pool != "token":
         raise ModelError(f"the head of this {kind.__name__} does not read [CLS] (global_pool={model.global_pool!r})")
-    if not isinstance(model.head, nn.Linear):
-        raise ModelError(f"this {kind.__name__} has no classifier (num_classes=0); create it with num_classes")
+    classes = num_outputs(model.head)
+    if isinstance(model, VisionTransformerDistilled) and num_outputs(model.head_dist) != classes:
+        raise ModelError(f"the two classifiers of this {kind.__name__} have different numbers of classes")
     for i, block in enumerate(model.blocks):
         if type(block) is not Block:
             raise ModelError(f"block {i} of this {kind.__name__} is a {type(block).__name__}, not timm's pre-norm Block")

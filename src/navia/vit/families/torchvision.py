@@ -5,19 +5,16 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision import models
+from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer
 
 from navia.errors import ModelError
 from navia.images import imagenet
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import Tokens
 from navia.vit.attention import split_heads
-from navia.vit.torchvision_ops import ensure_torchvision_imports
+from navia.vit.families.classifier import num_outputs
 from navia.vit.vit import ViT
-
-ensure_torchvision_imports()
-
-from torchvision import models  # noqa: E402
-from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer  # noqa: E402
 
 
 class TorchvisionViT(ViT):
@@ -48,7 +45,7 @@ class TorchvisionViT(ViT):
 
     @property
     def num_classes(self) -> int:
-        return int(self._vit.heads[-1].out_features)
+        return num_outputs(self._vit.heads)
 
     @property
     def cls_token(self) -> nn.Parameter:
@@ -117,8 +114,7 @@ def _check(model: nn.Module) -> None:
             raise ModelError(f"{kind.__name__} overrides torchvision's VisionTransformer.{name}")
     if not isinstance(model.conv_proj, nn.Conv2d):
         raise ModelError(f"this {kind.__name__} has a convolutional stem instead of one patch projection")
-    if not isinstance(model.heads[-1], nn.Linear):
-        raise ModelError(f"this {kind.__name__} has no linear classifier")
+    num_outputs(model.heads)
     for i, block in enumerate(model.encoder.layers):
         if type(block) is not EncoderBlock:
             raise ModelError(f"block {i} of this {kind.__name__} is a {type(block).__name__}, not an EncoderBlock")
