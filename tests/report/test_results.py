@@ -97,7 +97,7 @@ def made_up(
         "threads": 1,
     }
     row = {
-        "model": "timm:made_up", "checkpoint": None, "crop_only": False, "data": "nowhere/val", "domain": domain,
+        "model": "timm:made_up", "checkpoint": None, "crop_only": False, "data": "nowhere/val", "domain": domain, "domains": [domain],
         "corrupted": True, "severity": 5, "stream": "reset", "images": None, "label_shift": None, "source_images": 64,
         "source_path": None, "method": method, "reduce": reduce, "realtime": False, "adapt_for": None, "seed": seed,
         "batch": 64, "label": None, "options": {}, "realtime_ratio": None, "count": 1000, "correct": correct,
@@ -870,9 +870,10 @@ def test_a_running_benchmark_is_read_without_its_last_half_line_or_missing_trace
     [
         (None, "no rows in"),
         (b"", "no rows in"),
-        (b"nonsense\n", "no row"),
+        (b"nonsense\n", "line 1 of .* is no row"),
         (b"\xff\xfe\n", "rows.jsonl"),
         (b"[1, 2]\n", "line 1 of .* is no row"),
+        (b"{}\n", "line 1 of .* it has no key, model, data"),
         (b'{"key": "a"}\n', "line 1 of .* it has no model, data, domain"),
     ],
 )

@@ -25,16 +25,15 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Trace], lis
     store = Store(folder)
     try:
         rows = store.rows()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"cannot read {str(store.path)!r}: {error}") from error
     if not rows:
         raise InputError(f"no rows in {str(folder)!r}: `navia bench` writes them to rows.jsonl, one per finished cell")
     traces: dict[str, Trace] = {}
     lost = 0
     for row in rows:
-        key = row.get("key") if isinstance(row, dict) else None  # what is no row at all is refused later, with its line
         try:
-            traces[str(key)] = _whole_trace(store.trace(str(key)))
+            traces[row["key"]] = _whole_trace(store.trace(row["key"]))
         except (OSError, ValueError):
             lost += 1
     rows_without = f"{lost} of {len(rows)} rows have no readable trace: their curves and histograms are not drawn."

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from navia.bench.rows import check_rows
 from navia.images.corruptions import names
 from navia.report.results.lines import Line, Setting, setting_of
-from navia.report.results.protocol import Kind, check, domain_of, protocol_of, value_text, why_apart
+from navia.report.results.protocol import Kind, domain_of, protocol_of, value_text, why_apart
 from navia.report.results.tables import Block, Results, Table
 from navia.report.results.values import Row
 from navia.report.words import readable
@@ -13,7 +14,7 @@ from navia.report.words import readable
 
 def tabulate(rows: Sequence[Row], where: str = "the rows") -> Results:
     """Comparable tables, in the order in which their first rows were run."""
-    check(rows, where)
+    check_rows(rows, where)
     kinds: list[Kind] = []
     for row in rows:
         kind = next((kind for kind in kinds if kind.takes(row)), None)

@@ -6,31 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from navia.errors import InputError
 from navia.images.corruptions import names
 from navia.report.results.values import Row
-
-_FIELDS = (
-    "key", "model", "data", "domain", "corrupted", "severity", "stream", "images", "label_shift", "source_images",
-    "source_path", "method", "reduce", "options", "realtime", "adapt_for", "seed", "batch", "label", "top1", "ece", "low",
-    "high", "gmacs", "ms_per_image", "guard", "fingerprint",
-)  # fmt: skip
-_PRINTS = ("weights", "preprocessing", "data", "pictures", "images", "classes", "reset", "source", "versions")
-
-
-def check(rows: Sequence[Row], where: str) -> None:
-    """Refuse what is no row of `navia bench`, and say which one and why."""
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
-            raise InputError(f"line {number} of {where} is no row of `navia bench`: {str(row)[:60]!r}")
-        lost = [name for name in _FIELDS if name not in row]
-        if not lost and isinstance(row["fingerprint"], Mapping):
-            lost = [f"fingerprint.{name}" for name in _PRINTS if name not in row["fingerprint"]]
-            lost += [] if lost or "navia" in row["fingerprint"]["versions"] else ["fingerprint.versions.navia"]
-        elif not lost:
-            lost = ["fingerprint"]
-        if lost:
-            raise InputError(f"line {number} of {where} is no row of `navia bench`: it has no {', '.join(lost[:3])}")
 
 
 def domain_of(row: Row) -> tuple[str, int]:
