@@ -62,6 +62,10 @@ class Store:
     def trace(self, key: str) -> dict[str, Any]:
         return json.loads((self.folder / "traces" / f"{key}.json").read_text())
 
+    def specs(self) -> list[dict[str, Any]]:
+        found = [json.loads(path.read_text()) for path in (self.folder / "specs").glob("*.json")]
+        return sorted(found, key=lambda kept: int(kept["order"]))
+
     def _refuse_other_versions(self) -> None:
         others = sorted({row["fingerprint"]["versions"]["navia"] for row in self.rows()} - {__version__})
         if others:
