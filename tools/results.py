@@ -1,14 +1,15 @@
 """docs/results.md from the rows of `navia bench`: python tools/results.py DIR. Cells without a row are listed as such.
 
-The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once; here each spec
-takes its own rows out of it, under its own labels. The rows are kept beside the page (docs/assets/results.jsonl), and so is
-the picture of the README (docs/assets/results.png), drawn of the spec `orders` once all its cells were run.
+The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once. The rows are kept
+beside the page (docs/assets/results.jsonl) with the specs (docs/assets/specs), as `navia report` reads them, and so is the
+picture of the README (docs/assets/results.png), drawn of the spec `orders` once all its cells were run.
 """
 
 import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from navia.bench.cell import Cell
 from navia.bench.grid import cells
 from navia.bench.store import Store
 from navia.report.figures import STYLE, accuracy_bars
-from navia.report.results import Table, how_to_read, tabulate
+from navia.report.results import Results, Table, how_to_read, tabulate
 from navia.report.tables import headline, markdown, setting_text
 from navia.report.words import listed, readable
 from navia.spec import Spec, read_spec
@@ -29,9 +30,10 @@ WIDTH = 150
 LEAD = """# Results
 
 DeiT-Ti on two validation images of each ImageNet class, ImageNet-C's corruptions made on the way at severity 5. Top-1 in percent; one order of the images
-has its Wilson interval in brackets, several orders Student's t over them. Averages are given only for rows that have all columns. Every row, with its
-fingerprint, is in [assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on each, beside other work: times are left out
-(benchmarks/speed.py measures these), memory is of one process.
+has its Wilson interval in brackets, and so has the mean of three orders: it covers the images, not how much the order changes, which
+[choosing](choosing.md) tells. Averages are given only for rows that have all columns. Every row, with its fingerprint, is in
+[assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on each, beside other work: times are left out (benchmarks/speed.py
+measures these), memory is of one process.
 
 The model is a small one and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of ViT-B/16 on 50,000 images of each
 corruption. Its learning rates were made for that; [measurements](measurements.md#deit-ti-on-corrupted-imagenet-images) say what that does to `contrast` here.
@@ -48,14 +50,17 @@ def main(folder: Path) -> None:
     parts = [lead, "```sh\n" + "\n".join(_commands()) + "\n```"]
     for name, spec in specs.items():
         title = (ROOT / "benchmarks" / "results" / f"{name}.yaml").read_text().split("\n")[0].removeprefix("# ")
-        parts += [f"## {title}", *section(spec, rows)]
+        parts += [f"## {title}", *section(name, spec, rows)]
     (ROOT / "docs" / "results.md").write_text("\n\n".join(parts) + "\n")
-    orders = cells(specs["orders"])
-    if all(cell.key in rows for cell in orders):
-        draw(rows_of(orders, rows), ROOT / "docs" / "assets" / "results.png")
+    assets = ROOT / "docs" / "assets"
+    if all(cell.key in rows for cell in cells(specs["orders"])):
+        draw("orders", specs["orders"], rows, assets / "results.png")
     wanted = {cell.key for spec in specs.values() for cell in cells(spec)}
     kept = "".join(json.dumps(row) + "\n" for key, row in rows.items() if key in wanted)
-    (ROOT / "docs" / "assets" / "results.jsonl").write_text(kept)
+    (assets / "results.jsonl").write_text(kept)
+    (assets / "specs").mkdir(exist_ok=True)
+    for order, (name, spec) in enumerate(specs.items()):
+        (assets / "specs" / f"{name}.json").write_text(json.dumps(kept_spec(name, spec, order)) + "\n")
 
 
 def _commands() -> Iterator[str]:
@@ -64,14 +69,13 @@ def _commands() -> Iterator[str]:
     yield "python tools/results.py results"
 
 
-def section(spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+def section(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
     """How much of a spec has been run, what came out, and what is missing."""
     asked = cells(spec)
-    own = rows_of(asked, rows)
     lost = [cell for cell in asked if cell.key not in rows]
-    yield f"{len(own)} of {len(asked)} cells have been run."
-    if own:
-        results = tabulate(own)
+    yield f"{len(asked) - len(lost)} of {len(asked)} cells have been run."
+    if len(lost) < len(asked):
+        results = results_of(name, spec, rows)
         for table in results.tables:
             yield from _table(table, with_headline=not lost)
         yield from map(_wrapped, results.apart)
@@ -79,14 +83,21 @@ def section(spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield "Not run yet:\n\n" + "\n".join(missing(asked, lost))
 
 
-def rows_of(asked: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that were run, under the labels of their spec."""
-    return [{**rows[cell.key], "label": cell.label} for cell in asked if cell.key in rows]
+def results_of(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Results:
+    """Of the rows that one spec asks for."""
+    own = [rows[cell.key] for cell in cells(spec) if cell.key in rows]
+    return tabulate(own, specs=[kept_spec(name, spec)])
 
 
-def draw(rows: Sequence[dict[str, Any]], picture: Path) -> None:
+def kept_spec(name: str, spec: Spec, order: int = 0) -> dict[str, Any]:
+    """As `navia bench` keeps it beside the rows."""
+    asked = [{"key": cell.key, **asdict(cell), "options": json.loads(cell.options)} for cell in cells(spec)]
+    return {"name": name, "order": order, "spec": spec.model_dump(mode="json"), "cells": asked}
+
+
+def draw(name: str, spec: Spec, rows: dict[str, dict[str, Any]], picture: Path) -> None:
     """Means of the groups of corruptions and of all, as `navia report` draws them."""
-    (table,) = tabulate(rows).tables
+    (table,) = results_of(name, spec, rows).tables
     with matplotlib.rc_context(STYLE):
         figure = accuracy_bars(table.lines, [column for column in table.summed if column.is_accuracy])
         assert figure is not None, "a whole table has bars"

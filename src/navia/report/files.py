@@ -43,6 +43,16 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Trace], lis
     return rows, traces, [rows_without] if lost else []
 
 
+def read_specs(folder: Path) -> list[dict[str, Any]]:
+    """Those that `navia bench` kept beside the rows: each is a table. None in folders from before it kept them."""
+    specs = Store(folder).specs()
+    for spec in specs:
+        cells = spec.get("cells")
+        if not isinstance(cells, list) or not all(isinstance(cell, dict) and "key" in cell for cell in cells):
+            raise InputError(f"spec {spec.get('name')!r} in {str(folder / 'specs')!r} has no list of cells; delete its file")
+    return specs
+
+
 def _whole_trace(trace: Any) -> Trace:
     lists: list[Any] = [trace.get(name) for name in ("right", "images", "predicted")] if isinstance(trace, dict) else []
     if not lists or not all(isinstance(values, list) for values in lists) or len(lists[0]) != len(lists[1]):

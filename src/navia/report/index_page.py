@@ -13,7 +13,7 @@ from navia.report.page import Section, facts, pictures, spaced
 from navia.report.results import Collapse, Line, Results, Row, Table, Traces, collapses, effective_classes, short_path
 from navia.report.speed import Speed, speed_section
 from navia.report.svg import beside
-from navia.report.tables import missing_text, summary
+from navia.report.tables import missing_text, summary, why_several
 from navia.report.words import readable
 
 SHOWN_COLLAPSES = 8
@@ -30,8 +30,8 @@ def index_page(
     """examples: pictures of the data, and what to say about them. notes: what else the reader should know, as sentences.
     speed: what the benchmark of speed wrote."""
     sections = [section for table in results.tables for section in table_sections(table, traces, len(results.tables) > 1)]
-    if results.apart:
-        sections.append(Section("Why there are several tables", _list(results.apart)))
+    if why := why_several(results):
+        sections.append(Section("Why there are several tables", _list(why)))
     sections.append(_collapsed(results, traces))
     if speed is not None:
         sections.append(speed_section(speed))

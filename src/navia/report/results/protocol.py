@@ -42,17 +42,36 @@ def protocol_of(row: Row) -> dict[str, Any]:
     }
 
 
+def identity_of(row: Row) -> dict[str, Any]:
+    """The same for comparison: data by what they are, wherever they lie, where a row says so."""
+    found = protocol_of(row)
+    found["data"] = row.get("data_digest") or found["data"]
+    found["source"] = row.get("source_digest") or found["source"]
+    return found
+
+
+def asked_of(cell: Row) -> tuple[object, ...]:
+    """What of the protocol is known of a cell before it runs; of its row, the same."""
+    return (
+        cell["model"], cell.get("weights_digest") or cell.get("checkpoint"), cell.get("crop_only"),
+        cell.get("data_digest") or cell["data"], cell["corrupted"], domain_of(cell)[1], cell["stream"],
+        () if cell["domain"] else tuple(cell["domains"]), cell["images"], cell["label_shift"], cell["batch"],
+        cell["source_images"], cell.get("source_digest") or cell["source_path"],
+    )  # fmt: skip
+
+
 @dataclass
 class Kind:
     """Rows of one protocol whose pictures agree: equal ones for equal domains and seeds."""
 
     protocol: Mapping[str, Any]
+    identity: Mapping[str, Any]
     pictures: dict[tuple[str, int], str] = field(default_factory=dict)
     images: dict[str, int] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
 
     def takes(self, row: Row) -> bool:
-        return protocol_of(row) == self.protocol and not self.clash(row)
+        return identity_of(row) == self.identity and not self.clash(row)
 
     def clash(self, row: Row) -> str:
         """In words what does not agree although the protocol does."""
@@ -76,18 +95,20 @@ def _place(row: Row) -> str:
 
 
 def why_apart(number: int, kinds: Sequence[Kind]) -> str:
-    """What separates a table from the earlier one that is most like it."""
+    """What separates a table from the earlier one that is most like it; nothing, where it may be compared with one."""
     kind = kinds[number]
     reasons = [_reasons(kind, earlier) for earlier in kinds[:number]]
+    if not all(reasons):
+        return ""
     nearest = min(range(number), key=lambda i: len(reasons[i]))
     return f"Table {number + 1} is not comparable with table {nearest + 1}: {'; '.join(reasons[nearest])}."
 
 
 def _reasons(kind: Kind, other: Kind) -> list[str]:
-    keys = dict.fromkeys([*other.protocol, *kind.protocol])
-    pairs = [(key, other.protocol.get(key), kind.protocol.get(key)) for key in keys]
-    found = [f"other {key} ({_both(key, theirs, ours)})" for key, theirs, ours in pairs if theirs != ours]
-    return found or [next(filter(None, map(other.clash, kind.rows)), "other pictures")]
+    keys = [key for key in dict.fromkeys([*other.identity, *kind.identity])
+            if other.identity.get(key) != kind.identity.get(key)]  # fmt: skip
+    found = [f"other {key} ({_both(key, other.protocol.get(key), kind.protocol.get(key))})" for key in keys]
+    return found or [*filter(None, map(other.clash, kind.rows))][:1]
 
 
 def _both(key: str, one: object, other: object) -> str:
