@@ -1,16 +1,16 @@
 """docs/results.md from the rows of `navia bench`: python tools/results.py DIR. Cells without a row are listed as such.
 
-The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once; here each spec
-takes its own rows out of it, under its own labels. A row belongs to a cell that was asked for in the same words: neither the
-weights nor the images need to be there. The rows are kept beside the page (docs/assets/results.jsonl), and so is
-the picture of the README (docs/assets/results.png), drawn of the spec `orders` once all its cells were run.
+The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once. A row belongs to a
+cell that was asked for in the same words: neither the weights nor the images need to be there. The rows are kept beside the
+page (docs/assets/results.jsonl) with the specs (docs/assets/specs), as `navia report` reads them, and so is the picture of
+the README (docs/assets/results.png), drawn of the spec `orders` once all its cells were run.
 """
 
 import dataclasses
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from navia.bench.cell import Cell
 from navia.bench.grid import cells
 from navia.bench.store import Store
 from navia.report.figures import STYLE, accuracy_bars
-from navia.report.results import Table, how_to_read, tabulate
+from navia.report.results import Results, Table, how_to_read, tabulate
 from navia.report.tables import headline, markdown, setting_text
 from navia.report.words import listed, readable
 from navia.spec import Spec, read_spec
@@ -31,9 +31,10 @@ WIDTH = 150
 LEAD = """# Results
 
 DeiT-Ti on two validation images of each ImageNet class, ImageNet-C's corruptions made on the way at severity 5. Top-1 in percent; one order of the images
-has its Wilson interval in brackets, several orders Student's t over them. Averages are given only for rows that have all columns. Every row, with its
-fingerprint, is in [assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on each, beside other work: times are left out
-(benchmarks/speed.py measures these), memory is of one process.
+has its Wilson interval in brackets, and so has the mean of three orders: it covers the images, not how much the order changes, which
+[choosing](choosing.md) tells. Averages are given only for rows that have all columns. Every row, with its fingerprint, is in
+[assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on each, beside other work: times are left out (benchmarks/speed.py
+measures these), memory is of one process.
 
 The model is a small one and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of ViT-B/16 on 50,000 images of each
 corruption. Its learning rates were made for that; [measurements](measurements.md#deit-ti-on-corrupted-imagenet-images) say what that does to `contrast` here.
@@ -44,24 +45,32 @@ cut to 224 px, at `{images}`, seen from where the command runs: put them there, 
 
 def main(folder: Path) -> None:
     specs = {name: read_spec(ROOT / "benchmarks" / "results" / f"{name}.yaml") for name in SPECS}
-    wanted = {in_words(cell.values()): cell.key for spec in specs.values() for cell in cells(spec)}
-    found = {in_words(row): row for row in Store(folder).rows()}
-    rows = {wanted[words]: row for words, row in found.items() if words in wanted}
+    rows = rows_by_cell(specs.values(), Store(folder).rows())
     first = specs[SPECS[0]]
     lead = LEAD.format(checkpoint=first.models[0].checkpoint, images=first.data[0].path)
     parts = [lead, "```sh\n" + "\n".join(_commands()) + "\n```"]
     for name, spec in specs.items():
         title = (ROOT / "benchmarks" / "results" / f"{name}.yaml").read_text().split("\n")[0].removeprefix("# ")
-        parts += [f"## {title}", *section(spec, rows)]
+        parts += [f"## {title}", *section(name, spec, rows)]
     (ROOT / "docs" / "results.md").write_text("\n\n".join(parts) + "\n")
-    orders = cells(specs["orders"])
-    if all(cell.key in rows for cell in orders):
-        draw(rows_of(orders, rows), ROOT / "docs" / "assets" / "results.png")
+    assets = ROOT / "docs" / "assets"
+    if all(cell.key in rows for cell in cells(specs["orders"])):
+        draw("orders", specs["orders"], rows, assets / "results.png")
     kept = "".join(json.dumps(row) + "\n" for row in rows.values())
-    (ROOT / "docs" / "assets" / "results.jsonl").write_text(kept)
+    (assets / "results.jsonl").write_text(kept)
+    (assets / "specs").mkdir(exist_ok=True)
+    for order, (name, spec) in enumerate(specs.items()):
+        (assets / "specs" / f"{name}.json").write_text(json.dumps(kept_spec(name, spec, rows, order)) + "\n")
 
 
-def in_words(values: dict[str, Any]) -> str:
+def rows_by_cell(specs: Iterable[Spec], rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The rows that the specs ask for, by the keys of their cells; a row may have the key of files that are not here."""
+    wanted = {asked_for(cell.values()): cell.key for spec in specs for cell in cells(spec)}
+    found = {asked_for(row): row for row in rows}
+    return {wanted[words]: row for words, row in found.items() if words in wanted}
+
+
+def asked_for(values: dict[str, Any]) -> str:
     """What a cell asks for, as it was written: without its label and without digests of files."""
     usual = {field.name: field.default for field in dataclasses.fields(Cell)}
     names = [name for name in usual if name != "label" and not name.endswith("_digest")]
@@ -74,14 +83,13 @@ def _commands() -> Iterator[str]:
     yield "python tools/results.py results"
 
 
-def section(spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+def section(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
     """How much of a spec has been run, what came out, and what is missing."""
     asked = cells(spec)
-    own = rows_of(asked, rows)
     lost = [cell for cell in asked if cell.key not in rows]
-    yield f"{len(own)} of {len(asked)} cells have been run."
-    if own:
-        results = tabulate(own)
+    yield f"{len(asked) - len(lost)} of {len(asked)} cells have been run."
+    if len(lost) < len(asked):
+        results = results_of(name, spec, rows)
         for table in results.tables:
             yield from _table(table, with_headline=not lost)
         yield from map(_wrapped, results.apart)
@@ -89,14 +97,21 @@ def section(spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield "Not run yet:\n\n" + "\n".join(missing(asked, lost))
 
 
-def rows_of(asked: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that were run, under the labels of their spec."""
-    return [{**rows[cell.key], "label": cell.label} for cell in asked if cell.key in rows]
+def results_of(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Results:
+    """Of the rows that one spec asks for."""
+    own = [rows[cell.key] for cell in cells(spec) if cell.key in rows]
+    return tabulate(own, specs=[kept_spec(name, spec, rows)])
 
 
-def draw(rows: Sequence[dict[str, Any]], picture: Path) -> None:
+def kept_spec(name: str, spec: Spec, rows: dict[str, dict[str, Any]], order: int = 0) -> dict[str, Any]:
+    """As `navia bench` keeps it beside the rows, with their keys."""
+    asked = [{**cell.values(), "key": rows.get(cell.key, {"key": cell.key})["key"]} for cell in cells(spec)]
+    return {"name": name, "order": order, "spec": spec.model_dump(mode="json"), "cells": asked}
+
+
+def draw(name: str, spec: Spec, rows: dict[str, dict[str, Any]], picture: Path) -> None:
     """Means of the groups of corruptions and of all, as `navia report` draws them."""
-    (table,) = tabulate(rows).tables
+    (table,) = results_of(name, spec, rows).tables
     with matplotlib.rc_context(STYLE):
         figure = accuracy_bars(table.lines, [column for column in table.summed if column.is_accuracy])
         assert figure is not None, "a whole table has bars"

@@ -22,7 +22,7 @@ from navia.errors import InputError, SpecError
 from navia.images.corruptions import CORRUPTIONS, names
 from navia.measure.quality import wilson
 from navia.report.examples import example_pictures, seen_as
-from navia.report.figures import figures, save_figures
+from navia.report.figures import draw_figures, figures
 from navia.report.files import read_rows, save_text
 from navia.report.index_page import index_page
 from navia.report.latex import latex_table
@@ -56,6 +56,7 @@ from navia.report.tables import (
     paper,
     summary,
 )
+from navia.report.written import LIST, Written
 from tests.report.test_page import Parsed
 
 SPEC = """
@@ -98,7 +99,8 @@ def made_up(
     }
     row = {
         "model": "timm:made_up", "checkpoint": None, "crop_only": False, "data": "nowhere/val", "domain": domain,
-        "corrupted": True, "severity": 5, "stream": "reset", "images": None, "label_shift": None, "source_images": 64,
+        "domains": [domain], "corrupted": True, "severity": 5, "stream": "reset", "images": None, "label_shift": None,
+        "source_images": 64,
         "source_path": None, "method": method, "reduce": reduce, "realtime": False, "adapt_for": None, "seed": seed,
         "batch": 64, "label": None, "options": {}, "realtime_ratio": None, "count": 1000, "correct": correct,
         "top1": top1, "top5": min(1.0, top1 + 0.2), "ece": 0.1 + 0.1 * top1, "nll": 2.0, "low": low, "high": high,
@@ -698,19 +700,59 @@ def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
     assert running(tent, "snow", traces) == {}
 
 
+def save_figures(results: Results, traces: Any, folder: Path) -> list[Path]:
+    with Written(folder) as written:
+        return draw_figures(results, traces, written)
+
+
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
-    kept, gone = tmp_path / "table1-mine.png", tmp_path / "table7-running.svg"
-    for path in (kept, gone):
-        path.write_text("x")
+    """Whatever their names are: only what the report has listed is its own."""
+    kept = [tmp_path / name for name in ("table1-mine.png", "table1-running-notes.png", "table7-running.svg", "speed.png")]
+    for path in kept:
+        path.write_text("mine")
     rows = [row for row in made_up_grid() if row["domain"] in ("fog", "snow")]
     drawn = save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
-    assert kept.exists()
-    assert not gone.exists()
     kinds = {path.stem.removeprefix("table1-") for path in drawn}
     assert kinds == {"accuracy-cost", "accuracy-latency", "domains", "running", "tradeoff-cost", "tradeoff-latency"}
     before = [path.read_bytes() for path in drawn if path.suffix == ".svg"]
-    save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
-    assert [path.read_bytes() for path in drawn if path.suffix == ".svg"] == before
+    again = save_figures(tabulate(rows), made_up_traces(rows), tmp_path)
+    assert [path.read_bytes() for path in again if path.suffix == ".svg"] == before
+    fewer = save_figures(tabulate(rows), {}, tmp_path)
+    gone = set(drawn) - set(fewer)
+    assert {path.name for path in gone} == {"table1-running.png", "table1-running.svg"}
+    assert not any(path.exists() for path in gone)
+    assert all(path.read_text() == "mine" for path in kept)
+
+
+@pytest.mark.parametrize("name", ["results.md", "index.html", "table1-domains.png", "table1-running.svg"])
+def test_a_file_of_the_user_is_not_overwritten(name: str, tmp_path: Path) -> None:
+    rows = [made_up(domain="fog"), made_up("tent", domain="fog")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for key, trace in made_up_traces(rows).items():
+        (tmp_path / "traces").mkdir(exist_ok=True)
+        (tmp_path / "traces" / f"{key}.json").write_text(json.dumps(trace))
+    out = tmp_path / "report"
+    out.mkdir()
+    (out / name).write_text("mine")
+    refused = run_command(str(tmp_path))
+    assert isinstance(refused.exception, InputError)
+    assert f"{name}' is there already" in str(refused.exception)
+    assert (out / name).read_text() == "mine"
+    (out / name).unlink()
+    for _ in range(2):  # after a report that was not finished, and after a finished one
+        assert run_command(str(tmp_path)).exit_code == 0
+    assert (out / name).read_bytes() != b"mine"
+
+
+def test_a_list_of_files_that_leads_elsewhere_deletes_nothing_there(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / LIST).write_text(json.dumps({"files": ["../mine", str(tmp_path / "mine")]}))
+    save_figures(tabulate([made_up()]), {}, tmp_path / "out")
+    assert (tmp_path / "mine").exists()
+    (tmp_path / "out" / LIST).write_text("nonsense")
+    with pytest.raises(InputError, match=r"navia-report\.json' is no list of files"):
+        save_figures(tabulate([made_up()]), {}, tmp_path / "out")
 
 
 def test_groups_of_corruptions_are_drawn_with_their_numbers(tmp_path: Path) -> None:
@@ -753,7 +795,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps(made_up()) + "\n")
     result = run_command(str(tmp_path), "--out", str(tmp_path / "file" / "report"))
     assert isinstance(result.exception, InputError)
-    assert "cannot write figures to " in str(result.exception)
+    assert "cannot write to " in str(result.exception)
 
 
 # ---- rows of a real grid
@@ -781,7 +823,7 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert result.exit_code == 0, result.output
     out = real / "report"
     assert {path.name for path in out.iterdir() if path.suffix not in (".png", ".svg")} == {
-        "results.md", "results.tex", "results.csv", "index.html",
+        "results.md", "results.tex", "results.csv", "index.html", LIST,
     }  # fmt: skip
     drawn = {path.stem.removeprefix("table1-") for path in out.glob("*.png")}
     assert drawn == {path.stem.removeprefix("table1-") for path in out.glob("*.svg")}
@@ -870,9 +912,10 @@ def test_a_running_benchmark_is_read_without_its_last_half_line_or_missing_trace
     [
         (None, "no rows in"),
         (b"", "no rows in"),
-        (b"nonsense\n", "no row"),
+        (b"nonsense\n", "line 1 of .* is no row"),
         (b"\xff\xfe\n", "rows.jsonl"),
         (b"[1, 2]\n", "line 1 of .* is no row"),
+        (b"{}\n", "line 1 of .* it has no key, model, data"),
         (b'{"key": "a"}\n', "line 1 of .* it has no model, data, domain"),
     ],
 )

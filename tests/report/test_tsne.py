@@ -9,12 +9,12 @@ import pytest
 
 from navia.bench.grid import run_grid
 from navia.bench.store import Store
-from navia.report.figures import figures, save_figures
+from navia.report.figures import figures
 from navia.report.index_page import index_page
 from navia.report.results import Table, tabulate, tsne_pictures
 from navia.spec import parse_spec
 from tests.report.test_page import Parsed
-from tests.report.test_results import made_up, made_up_traces, run_command
+from tests.report.test_results import made_up, made_up_traces, run_command, save_figures
 
 SPEC = """
 models: {name: embedded}

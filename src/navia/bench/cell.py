@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -149,7 +150,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
         stream_of_answers = run(adapter, loader)
     answers: list[Answered] = []
     peak_mib = peak_memory(lambda: answers.extend(map(_without_images, stream_of_answers)), vit.cls_token.device)
-    trace = _trace(answers)
+    trace = _trace(answers) | {"scored": _scored(answers, loader)}
     if pictures is not None:
         trace["tsne"] = look(adapter, pictures, cell.batch, workers)
     row = {
@@ -326,6 +327,25 @@ def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
         "kept": [a.step.kept for a in answers],
         "predicted": predicted.tolist(),
     }
+
+
+def _scored(answers: Sequence[Answered], loader: Loader) -> list[dict[str, Any]]:
+    """For each domain which images were scored and which of these were answered right: a bit for each image of its
+    collection, packed as hexadecimal digits. Equal collections have equal images at equal places."""
+    found = []
+    shots = torch.tensor([shot[1:] for a in answers for shot in loader.plan[a.batch.number]])
+    right = torch.cat([(a.logits.argmax(dim=1) == a.batch.labels) & a.logits.isfinite().all(dim=1) for a in answers])
+    for number, domain in enumerate(loader.stream.domains):
+        own, collection = shots[:, 0] == number, domain.collection
+        seen, correct = (np.zeros(len(collection), dtype=bool) for _ in range(2))
+        seen[shots[own, 1].numpy()] = True
+        correct[shots[own & right, 1].numpy()] = True
+        names = hashlib.sha256(
+            "\n".join(collection.name(i) for i in range(len(collection))).encode(errors="surrogateescape")
+        )
+        bits = {name: np.packbits(mask).tobytes().hex() for name, mask in (("seen", seen), ("right", correct))}
+        found.append({"collection": names.hexdigest()[:16], "images": len(collection), **bits})
+    return found
 
 
 def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: SourceStatistics | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia import __version__
+from navia.bench.rows import check_rows
 from navia.errors import InputError
 from navia.files import exclusive, written_whole
 
@@ -28,11 +29,13 @@ class Store:
         cell is run again where its images have changed."""
         if not self.path.exists():
             return []
-        lines = self.path.read_bytes().split(b"\n")
-        try:
-            rows = [json.loads(line) for line in lines[:-1]]
-        except json.JSONDecodeError as error:
-            raise InputError(f"{str(self.path)!r} holds a line that is no row: {error}") from error
+        rows = []
+        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:  # no JSON, or no UTF-8
+                raise InputError(f"line {number} of {str(self.path)!r} is no row of `navia bench`: {error}") from error
+        check_rows(rows, repr(str(self.path)))
         return _newest(rows)
 
     @contextmanager

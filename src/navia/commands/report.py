@@ -23,28 +23,29 @@ def report(
 ) -> None:
     """Put the rows of a benchmark into comparable tables: Markdown, LaTeX, CSV, figures and a page.
 
-    Rows that must not be compared (other weights, other pictures, ...) go to separate tables, and the report says why. It
-    may be made while the benchmark is still running. Where DIR holds a speed.json (`benchmarks/speed.py --json`), the page
-    has a section of it.
+    Each spec that was run into DIR has a table of its own. Rows that must not be compared (other weights, other pictures,
+    ...) go to separate tables, and the report says why. It may be made while the benchmark is still running. Where DIR holds
+    a speed.json (`benchmarks/speed.py --json`), the page has a section of it.
 
         navia report results
     """
-    from navia.report.files import read_rows, speed_of, write_report
-    from navia.report.results import tabulate
-    from navia.report.tables import missing_text, summary
+    from navia.report.files import read_rows, read_specs, speed_of, write_report
+    from navia.report.results import intervals_and_seeds, tabulate
+    from navia.report.tables import differences_text, missing_text, summary
 
     out, speed = folder_to_write(out or folder / "report"), speed_of(folder)
     if speed is not None and not (folder / "rows.jsonl").exists():
         _report_speed_alone(speed, out, as_json)
         return
     rows, traces, notes = read_rows(folder)
-    results = tabulate(rows, repr(str(folder / "rows.jsonl")))
+    results = tabulate(rows, repr(str(folder / "rows.jsonl")), read_specs(folder), traces)
     files, problems = write_report(results, traces, out, notes, speed)
     if as_json:
         print_json({**_as_dict(results), "files": [str(path) for path in files], "notes": [*notes, *problems]})
         return
     for table in results.tables:
         _print_table(table, len(results.tables) > 1)
+        _print_lines(filter(None, [" ".join(intervals_and_seeds(table)), differences_text(table)]))
     _print_lines((summary(results), *results.apart, missing_text(results), *notes, *problems))
     _print_paths(files)
 
@@ -106,15 +107,25 @@ def _as_dict(results: "Results") -> dict[str, Any]:
 
 
 def _table_dict(table: "Table") -> dict[str, Any]:
+    from navia.report.results import best, differences, how_to_read
+
     return {
         "number": table.number,
         "title": table.title,
+        "spec": table.spec,
         "protocol": dict(table.protocol),
+        "notes": how_to_read(table),
+        "differences": [asdict(gap) for gap in differences(table)],
         "blocks": [
             {
                 "title": block.title,
+                "best": {
+                    column.name: [line.name for line, mark in zip(block.lines, best(block, column), strict=True) if mark]
+                    for column in table.columns
+                },
                 "lines": [
                     {"name": line.name, **asdict(line.setting), "options": line.setting.given,
+                     "options_by_domain": line.options_by_domain,
                      "values": {column.name: asdict(line.value(column)) for column in table.columns}}
                     for line in block.lines
                 ],

@@ -54,8 +54,8 @@ def calibration_error(confidence: Tensor, correct: Tensor) -> float:
     return gap.abs().sum().item() / len(confidence)
 
 
-def wilson(correct: int, total: int) -> tuple[float, float]:
-    """95 % interval of an accuracy from `correct` of `total` images (Wilson score)."""
+def wilson(correct: float, total: float) -> tuple[float, float]:
+    """95 % interval of an accuracy from `correct` of `total` images (Wilson score); both may be means over several runs."""
     if not 0 <= correct <= total or total == 0:
         raise InputError(f"{correct} correct of {total} is no accuracy")
     p, zz = correct / total, _Z95 * _Z95 / total

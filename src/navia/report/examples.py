@@ -27,12 +27,11 @@ def example_pictures(results: Results) -> Examples:
     """A few pictures of each kind of data, as the model saw them; what cannot be opened is said."""
     rows: list[PictureRow] = []
     notes: list[str] = []
-    done = set()
+    widest: dict[tuple[str, ...], Table] = {}  # of the tables of one kind of data that with most domains
     for table in results.tables:
         what = tuple(str(table.protocol[key]) for key in ("data", "severity", "preprocessing"))
-        if what in done:
-            continue
-        done.add(what)
+        widest[what] = max(widest.get(what, table), table, key=lambda one: len(one.domains))
+    for table in widest.values():
         before = f"table {table.number}, " if len(results.tables) > 1 else ""
         try:
             rows += _examples_of(table, before)

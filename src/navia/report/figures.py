@@ -1,8 +1,8 @@
 """Figures of results for papers and slides: PNG and SVG by matplotlib, each only where the rows allow it."""
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from navia.report.results import (
 )
 from navia.report.svg import LETTER
 from navia.report.words import readable
+from navia.report.written import Written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,33 +52,38 @@ STYLE = {
     "svg.hashsalt": "navia",  # equal results give equal files
     "svg.fonttype": "none",
 }
-_OURS = re.compile(
-    r"table\d+-(accuracy-(cost|latency)|domains|groups|running|convergence|rates-|tradeoff-|tsne).*\.(png|svg)"
-)
 _NAME_SIZE = 7  # points
 _NUMBER_SIZE, _MOST_NUMBERED = 6, 30
 _LAYERS = 4  # in which the points of a t-SNE are drawn over each other
 
 
-def save_figures(results: Results, traces: Traces, folder: Path) -> list[Path]:
+def draw_figures(results: Results, traces: Traces, written: Written) -> list[Path]:
     """All figures that the rows allow, as PNG and SVG: their paths."""
+    with style():
+        return [
+            path
+            for table in results.tables
+            for name, figure in figures(table, traces)
+            for path in draw(figure, f"table{table.number}-{name}", written)
+        ]
+
+
+def style() -> AbstractContextManager[None]:
+    """Figures are made and saved within it."""
     try:
         import matplotlib
     except ImportError as missing:
         raise NaviaError("figures need matplotlib: pip install 'navia[bench]'") from missing
-    folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    with matplotlib.rc_context(STYLE):
-        for table in results.tables:
-            for name, figure in figures(table, traces):
-                stem = f"table{table.number}-{name}"
-                paths += [folder / f"{stem}.png", folder / f"{stem}.svg"]  # a domain's name may have dots
-                figure.savefig(paths[-2], dpi=160)
-                figure.savefig(paths[-1], metadata={"Date": None})
-    for path in folder.iterdir():  # figures of an earlier report, of what is no longer there
-        if _OURS.fullmatch(path.name) and path not in paths:
-            path.unlink()
-    return paths
+    return matplotlib.rc_context(STYLE)
+
+
+def draw(figure: "Figure", stem: str, written: Written) -> list[Path]:
+    """One figure as PNG and SVG: the paths. A name may have dots."""
+    with written.file(f"{stem}.png") as path:
+        figure.savefig(path, format="png", dpi=160)
+    with written.file(f"{stem}.svg") as path:
+        figure.savefig(path, format="svg", metadata={"Date": None})
+    return written.paths[-2:]
 
 
 def figures(table: Table, traces: Traces) -> "Iterator[tuple[str, Figure]]":

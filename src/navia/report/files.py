@@ -1,6 +1,7 @@
 """What a folder of `navia bench` holds, and the report's files that are made of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,16 @@ from navia.bench.store import Store
 from navia.errors import InputError, NaviaError
 from navia.files import printable, written_whole
 from navia.report.examples import example_pictures
-from navia.report.figures import save_figures
+from navia.report.figures import draw_figures
 from navia.report.index_page import index_page
 from navia.report.latex import latex
 from navia.report.results import Results
-from navia.report.speed import FILE, Speed, read_speed, save_speed, speed_page
+from navia.report.speed import FILE, Speed, draw_speed, read_speed, speed_page
 from navia.report.tables import csv_text, page_markdown
+from navia.report.written import Written
 
 Trace = dict[str, Any]
+_TEXTS = ("results.md", "results.tex", "results.csv", "index.html")
 
 
 def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Trace], list[str]]:
@@ -25,20 +28,29 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Trace], lis
     store = Store(folder)
     try:
         rows = store.rows()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"cannot read {str(store.path)!r}: {error}") from error
     if not rows:
         raise InputError(f"no rows in {str(folder)!r}: `navia bench` writes them to rows.jsonl, one per finished cell")
     traces: dict[str, Trace] = {}
     lost = 0
     for row in rows:
-        key = row.get("key") if isinstance(row, dict) else None  # what is no row at all is refused later, with its line
         try:
-            traces[str(key)] = _whole_trace(store.trace(str(key)))
+            traces[row["key"]] = _whole_trace(store.trace(row["key"]))
         except (OSError, ValueError):
             lost += 1
     rows_without = f"{lost} of {len(rows)} rows have no readable trace: their curves and histograms are not drawn."
     return rows, traces, [rows_without] if lost else []
+
+
+def read_specs(folder: Path) -> list[dict[str, Any]]:
+    """Those that `navia bench` kept beside the rows: each is a table. None in folders from before it kept them."""
+    specs = Store(folder).specs()
+    for spec in specs:
+        cells = spec.get("cells")
+        if not isinstance(cells, list) or not all(isinstance(cell, dict) and "key" in cell for cell in cells):
+            raise InputError(f"spec {spec.get('name')!r} in {str(folder / 'specs')!r} has no list of cells; delete its file")
+    return specs
 
 
 def _whole_trace(trace: Any) -> Trace:
@@ -57,36 +69,53 @@ def write_report(
     results: Results, traces: dict[str, Trace], out: Path, notes: list[str], speed: Speed | None = None
 ) -> tuple[list[Path], list[str]]:
     """Everything into `out`: the paths, and what could not be made."""
-    figures, problems = _drawn("figures", lambda: save_figures(results, traces, out), out)
-    if speed is not None:
-        drawn, lost = _drawn("figure of the speed", lambda: save_speed(speed, out), out)
-        figures, problems = [*figures, *drawn], [*problems, *lost]
-    texts = {
-        "results.md": page_markdown(results),
-        "results.tex": latex(results),
-        "results.csv": "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
-        "index.html": index_page(results, traces, example_pictures(results), [*notes, *problems], speed),
-    }
-    for name, text in texts.items():
-        save_text(out / name, text)
-    return [*(out / name for name in texts), *figures], problems
+    with _writing(out) as written:
+        written.check(*_TEXTS)
+        figures, problems = _drawn("figures", lambda: draw_figures(results, traces, written))
+        if speed is not None:
+            drawn, lost = _drawn("figure of the speed", lambda: draw_speed(speed, written))
+            figures, problems = [*figures, *drawn], [*problems, *lost]
+        made = (
+            page_markdown(results),
+            latex(results),
+            "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
+            index_page(results, traces, example_pictures(results), [*notes, *problems], speed),
+        )
+        texts = [_write(written, name, text) for name, text in zip(_TEXTS, made, strict=True)]
+    return [*texts, *figures], problems
 
 
 def write_speed_report(speed: Speed, out: Path) -> tuple[list[Path], list[str]]:
     """The page where there is nothing else to report, and its figure: the paths, and what could not be made."""
-    figures, problems = _drawn("figure of the speed", lambda: save_speed(speed, out), out)
-    save_text(out / "index.html", speed_page(speed))
-    return [out / "index.html", *figures], problems
+    with _writing(out) as written:
+        written.check("index.html")
+        figures, problems = _drawn("figure of the speed", lambda: draw_speed(speed, written))
+        return [_write(written, "index.html", speed_page(speed)), *figures], problems
 
 
-def _drawn(what: str, save: Callable[[], list[Path]], out: Path) -> tuple[list[Path], list[str]]:
+@contextmanager
+def _writing(out: Path) -> Iterator[Written]:
+    try:
+        with Written(out) as written:
+            yield written
+    except OSError as error:
+        raise InputError(f"cannot write to {str(out)!r}: {error}") from error
+
+
+def _write(written: Written, name: str, text: str) -> Path:
+    with written.file(name) as path:
+        path.write_text(text, encoding="utf-8")
+    return written.paths[-1]
+
+
+def _drawn(what: str, draw: Callable[[], list[Path]]) -> tuple[list[Path], list[str]]:
     """Paths of figures, or a sentence why there are none: without matplotlib the rest of a report is still one."""
     try:
-        return save(), []
+        return draw(), []
+    except InputError:
+        raise
     except NaviaError as missing:
         return [], [f"No {what}: {missing}."]
-    except OSError as error:
-        raise InputError(f"cannot write figures to {str(out)!r}: {error}") from error
 
 
 def save_text(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from navia.report.page import Section, facts, pictures, spaced
 from navia.report.results import Collapse, Line, Results, Row, Table, Traces, collapses, effective_classes, short_path
 from navia.report.speed import Speed, speed_section
 from navia.report.svg import beside
-from navia.report.tables import missing_text, summary
+from navia.report.tables import missing_text, summary, why_several
 from navia.report.words import readable
 
 SHOWN_COLLAPSES = 8
@@ -30,8 +30,8 @@ def index_page(
     """examples: pictures of the data, and what to say about them. notes: what else the reader should know, as sentences.
     speed: what the benchmark of speed wrote."""
     sections = [section for table in results.tables for section in table_sections(table, traces, len(results.tables) > 1)]
-    if results.apart:
-        sections.append(Section("Why there are several tables", _list(results.apart)))
+    if why := why_several(results):
+        sections.append(Section("Why there are several tables", _list(why)))
     sections.append(_collapsed(results, traces))
     if speed is not None:
         sections.append(speed_section(speed))
@@ -120,14 +120,23 @@ def _protocol(results: Results) -> str:
     for table in results.tables:
         before = f"Table {table.number}: " if len(results.tables) > 1 else ""
         shared = {key: "not given" if value is None else str(value) for key, value in table.protocol.items()}
-        parts.append(facts(shared, f"{before}what all rows share"))
-        parts += [_line_protocol(before, line) for line in table.lines]
+        alike = _alike(table.rows)
+        parts.append(facts({**dict(sorted(alike)), **shared}, f"{before}what all rows share"))
+        parts += [_line_protocol(before, line, alike) for line in table.lines]
     return "\n".join(parts)
 
 
-def _line_protocol(before: str, line: Line) -> str:
-    """All rows of a line behind one summary, each behind its own."""
-    rows = [facts(_row_facts(row), _row_title(domain, row)) for (domain, _), row in line.rows.items()]
+def _alike(rows: Sequence[Row]) -> set[tuple[str, str]]:
+    """What several rows all say: told once, not again with each."""
+    return set.intersection(*(set(_row_facts(row).items()) for row in rows)) if len(rows) > 1 else set()
+
+
+def _line_protocol(before: str, line: Line, alike: set[tuple[str, str]]) -> str:
+    """All rows of a line behind one summary, each behind its own with what not all rows share."""
+    rows = [
+        facts(dict(item for item in _row_facts(row).items() if item not in alike), _row_title(domain, row))
+        for (domain, _), row in line.rows.items()
+    ]
     count = f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
     return f'<details class="facts"><summary>{escape(f"{before}{line.name}, {count}")}</summary>{"".join(rows)}</details>'
 

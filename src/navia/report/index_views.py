@@ -22,6 +22,8 @@ from navia.report.results import (
     Table,
     Traces,
     Value,
+    best,
+    compared,
     convergence,
     how_to_read,
     interval_text,
@@ -30,11 +32,12 @@ from navia.report.results import (
     reduction_sweeps,
     relative_curves,
     running,
+    texts,
     tsne_pictures,
 )
 from navia.report.scatter import Point, scatter
 from navia.report.svg import beside
-from navia.report.tables import has_paper, paper, paper_note, setting_text
+from navia.report.tables import differences_text, has_paper, paper, paper_note, setting_text
 from navia.report.words import COST_NOTE, capital, cost_unit, readable
 
 _STREAM_NOTE = (
@@ -62,7 +65,8 @@ def table_sections(table: Table, traces: Traces, several: bool) -> list[Section]
 def _views(table: Table, traces: Traces) -> Iterator[Section]:
     tables = [_table(table, block, columns, caption) for block in table.blocks for columns, caption in _cuts(table, block)]
     body = page.paragraphs(setting_text(table)) + "\n".join(map(page.spaced, tables))
-    yield Section("Accuracy, cost and time", body, unbroken(" ".join(how_to_read(table))))
+    note = "\n\n".join(filter(None, [" ".join(how_to_read(table)), differences_text(table)]))
+    yield Section("Accuracy, cost and time", body, unbroken(note))
     if has_paper(table):
         yield Section("Beside the paper", _beside_the_paper(table), paper_note(table))
     plain = [block for block in table.blocks if block.lines[0].setting.adapt_for is None]
@@ -97,11 +101,13 @@ def _table(table: Table, block: Block, shown_columns: Sequence[Column], caption:
     """With a column of published averages beside ours where there are any."""
     beside_average = table.average in shown_columns and has_paper(table, [table.average])
     columns = [page.Column("method")]
-    rows = [[page.Cell(line.name, line.name, line.setting.text if line.setting.label else None)] for line in block.lines]
+    rows = [[page.Cell(line.name, line.name, line.text if line.setting.label else None)] for line in block.lines]
     for column in shown_columns:
         columns.append(page.Column(column.title, True, column.better))
-        for line, cells in zip(block.lines, rows, strict=True):
-            cells.append(_cell(line.value(column), column))
+        ranked, marks, shown_texts = compared(block.lines, column), best(block, column), texts(block, column)
+        for i, (line, cells) in enumerate(zip(block.lines, rows, strict=True)):
+            small = interval_text(line.value(column)) if column.is_accuracy else ""
+            cells.append(page.Cell(ranked[i].mean, shown_texts[i], small or None, marks[i]))
         if column == table.average and beside_average:
             columns.append(page.Column("paper", True))
             for line, cells in zip(block.lines, rows, strict=True):
@@ -111,12 +117,6 @@ def _table(table: Table, block: Block, shown_columns: Sequence[Column], caption:
 
 def _published_cell(value: float | None) -> page.Cell:
     return page.Cell(value, DASH if value is None else f"{value:.1f}")
-
-
-def _cell(value: Value, column: Column) -> page.Cell:
-    if value.mean is None or not (column.is_accuracy or column.kind == "ece"):
-        return page.Cell(value.mean)
-    return page.Cell(value.mean, f"{value.mean:.1f}", interval_text(value))
 
 
 def _beside_the_paper(table: Table) -> str:

@@ -40,11 +40,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """value is what is sorted and compared; text how it is written (by default value itself); small stands beside it."""
+    """value is what is sorted and compared; text how it is written (by default value itself); small stands beside it. best:
+    whether it is marked as such, where the table is not to find that out by itself."""
 
     value: float | str | None
     text: str | None = None
     small: str | None = None
+    best: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def _filled(column: Column, cells: Sequence[Cell]) -> list[Cell]:
     filled = []
     for i, cell in enumerate(cells):
         known = isinstance(cell.value, str) or finite(cell.value) is not None
-        if not known and (column.numeric or cell.value is not None or cell.text is None):
+        if not known and cell.best is None and (column.numeric or cell.value is not None or cell.text is None):
             filled.append(Cell(None, DASH))
         else:
             filled.append(replace(cell, text=alike.get(i, cell.text if cell.text is not None else str(cell.value))))
@@ -159,6 +161,8 @@ def _filled(column: Column, cells: Sequence[Cell]) -> list[Cell]:
 
 def _best(column: Column, cells: Sequence[Cell]) -> list[Cell]:
     """The cells that read the same as the best one: a difference that is not shown must not be marked."""
+    if any(cell.best is not None for cell in cells):
+        return [cell for cell in cells if cell.best]
     known = [(value, cell) for cell in cells if (value := finite(cell.value)) is not None]
     if column.better is None or len(known) < 2:
         return []

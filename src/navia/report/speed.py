@@ -6,16 +6,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from navia.errors import InputError, NaviaError
+from navia.errors import InputError
 from navia.report import page
-from navia.report.figures import COLOURS, STYLE
+from navia.report.figures import COLOURS, draw, style
 from navia.report.numbers import DASH, finite
 from navia.report.page import Section, facts, paragraphs, spaced
 from navia.report.side_bars import SideBar, side_bars
 from navia.report.words import readable
+from navia.report.written import Written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FILE = "speed.json"
 KINDS = ("library", "forward", "step")
@@ -200,27 +202,38 @@ def _where(speed: Speed) -> dict[str, str]:
 
 def save_speed(speed: Speed, folder: Path) -> list[Path]:
     """The bars as PNG and SVG: their paths; none where there are no rows."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise NaviaError("figures need matplotlib: pip install 'navia[bench]'") from missing
-    groups = by_setting(speed["rows"])
-    if not groups:
-        return []
-    folder.mkdir(parents=True, exist_ok=True)
-    sizes = [len(rows) for _, rows in groups]
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(6.8, 0.9 + sum(0.55 + 0.2 * size for size in sizes)), layout="constrained")
-        panels = figure.subplots(len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": [size + 2 for size in sizes]})
-        for axes, (title, rows) in zip(panels.flat, groups, strict=True):
-            _panel(axes, title, rows)
-        panels.flat[-1].set_xlabel("time relative to timm's dense forward")
-        figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    with style():
+        figure = _figure(speed)
+        if figure is None:
+            return []
+        folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"speed{suffix}" for suffix in (".png", ".svg")]
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})
     return paths
+
+
+def draw_speed(speed: Speed, written: Written) -> list[Path]:
+    """The same among the files of a report."""
+    with style():
+        figure = _figure(speed)
+        return [] if figure is None else draw(figure, "speed", written)
+
+
+def _figure(speed: Speed) -> "Figure | None":
+    from matplotlib.figure import Figure
+
+    groups = by_setting(speed["rows"])
+    if not groups:
+        return None
+    sizes = [len(rows) for _, rows in groups]
+    figure = Figure(figsize=(6.8, 0.9 + sum(0.55 + 0.2 * size for size in sizes)), layout="constrained")
+    panels = figure.subplots(len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": [size + 2 for size in sizes]})
+    for axes, (title, rows) in zip(panels.flat, groups, strict=True):
+        _panel(axes, title, rows)
+    panels.flat[-1].set_xlabel("time relative to timm's dense forward")
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    return figure
 
 
 def _panel(axes: "Axes", title: str, rows: Sequence[Row]) -> None:

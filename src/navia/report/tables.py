@@ -2,8 +2,10 @@
 
 import csv
 import io
+import json
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from navia.bench.reference import Published, label_of, published, published_model
 from navia.images.corruptions import names
@@ -11,20 +13,28 @@ from navia.report.numbers import DASH, finite
 from navia.report.results import (
     Block,
     Column,
+    Difference,
     Line,
     Results,
     Table,
+    Value,
     best,
+    difference,
+    differences,
+    highest,
     how_to_read,
     interval_text,
+    is_cut,
     short_path,
     texts,
+    written,
 )
 from navia.report.words import listed, readable
 
 CSV_FIELDS = (
     "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
-    "label", "quantity", "kind", "value", "low", "high", "interval", "seeds", "paper",
+    "label", "spec", "quantity", "kind", "value", "low", "high", "interval", "seeds", "lowest_seed",
+    "highest_seed", "paper",
 )  # fmt: skip
 _LISTED = 8  # lines whose missing cells are listed
 
@@ -49,7 +59,8 @@ def paper_values(table: Table, line: Line) -> Published | None:
         or protocol["label shift"] is not None
     ):
         return None
-    return published(setting.label) or published(label_of(setting.method, setting.reduce, setting.given))
+    same_run = None if line.options_by_domain else label_of(setting.method, setting.reduce, setting.given)
+    return published(setting.label) or published(same_run)
 
 
 def _paper_column(table: Table, column: Column) -> str | None:
@@ -106,9 +117,9 @@ def _markdown_block(table: Table, block: Block, with_paper: bool, without: Colle
 
 def _markdown_column(table: Table, block: Block, column: Column, with_paper: bool) -> tuple[list[str], list[list[str]]]:
     """Titles and cells of a column, and of the paper's beside it where there is one."""
-    marks, written = best(block, column), texts(block, column)
+    marks, shown = best(block, column), texts(block, column)
     cells = []
-    for line, text, mark in zip(block.lines, written, marks, strict=True):
+    for line, text, mark in zip(block.lines, shown, marks, strict=True):
         bold = f"**{text}**" if mark else text
         cells.append([f"{bold} {_bracketed(line, column)}".strip()])
     if not with_paper or column != table.average:
@@ -143,10 +154,12 @@ def page_markdown(results: Results) -> str:
         several = f"Table {table.number}: " if len(results.tables) > 1 else ""
         parts += [f"## {several}{table.title}", setting_text(table), markdown(table, with_paper=True)]
         parts.append(" ".join(how_to_read(table)))
+        if gaps := differences_text(table):
+            parts.append(gaps)
         if has_paper(table):
             parts.append(paper_note(table))
-    if results.apart:
-        parts += ["## Why there are several tables", "\n".join(f"- {text}" for text in results.apart)]
+    if why := why_several(results):
+        parts += ["## Why there are several tables", "\n".join(f"- {text}" for text in why)]
     if results.missing():
         parts += ["## Missing", missing_text(results)]
     return "\n\n".join(parts) + "\n"
@@ -155,30 +168,60 @@ def page_markdown(results: Results) -> str:
 def summary(results: Results) -> str:
     """What was run, and what came out on top, in sentences."""
     lines = sum(len(table.lines) for table in results.tables)
-    several = f", in {len(results.tables)} tables that must not be compared" if len(results.tables) > 1 else ""
+    several = f", in {len(results.tables)} tables" if len(results.tables) > 1 else ""
+    several += " that must not be compared" if several and len(results.apart) == len(results.tables) - 1 else ""
     models = dict.fromkeys(short_path(str(table.protocol["model"])) for table in results.tables)
     said = [f"{', '.join(models)}: {_count(results.rows, 'row')} of {_count(lines, 'setting')}{several}."]
     return " ".join([*said, *filter(None, (headline(table, bool(several)) for table in results.tables))])
 
 
 def headline(table: Table, numbered: bool = False) -> str:
-    """The most accurate line, and no adaptation for comparison."""
-    block, column = table.blocks[0], table.average
-    known = [(mean, line) for line in block.lines if (mean := line.value(column).mean) is not None]
-    if len(known) < 2 or block.title:
+    """The most accurate line on the seeds that all lines have, and no adaptation for comparison."""
+    found, column = highest(table), table.average
+    if found is None:
         return ""
-    _, top = max(known, key=lambda pair: pair[0])
-    written = dict(zip((line.name for line in block.lines), texts(block, column), strict=True))
-    tops = [name for name, text in written.items() if text == written[top.name]]
-    base = next((line for _, line in known if (line.setting.method, line.setting.reduce) == ("none", "none")), None)
-    other = f"; no adaptation: {_value_text(base, column)}" if base is not None and base.name not in tops else ""
+    block, top, values = found
+    read = dict(zip((line.name for line in block.lines), written([value.mean for value in values], column), strict=True))
+    own = {line.name: value for line, value in zip(block.lines, values, strict=True)}
+    tops = [name for name, text in read.items() if text == read[top.name]]
+    base = next((x for x in block.lines if (x.setting.method, x.setting.reduce) == ("none", "none")), None)
+    told = base is not None and base.name not in tops and own[base.name].mean is not None
+    other = f"; no adaptation: {_value_text(own[base.name])}" if base is not None and told else ""
+    gap = difference(top, base, column) if base is not None and told else None
+    above = f", {_gap_text(gap)} points below" if gap else ""
     where = f"Table {table.number}: highest" if numbered else "Highest"
     what = "average" if column.kind == "average" else f"on {column.title}"
-    return f"{where} {what}: {_few(tops, 'lines')}, {_value_text(top, column)}{other}."
+    on = " on the seeds that all lines have" if is_cut(block.lines, column) else ""
+    return f"{where} {what}{on}: {_few(tops, 'lines')}, {_value_text(own[top.name])}{other}{above}."
 
 
-def _value_text(line: Line, column: Column) -> str:
-    return f"{line.value(column).mean:.1f} % {_bracketed(line, column)}".strip()
+def _value_text(value: Value) -> str:
+    text = interval_text(value)
+    return f"{value.mean:.1f} % {f'({text})' if value.interval == 'wilson' else text}".strip()
+
+
+def _gap_text(gap: Difference) -> str:
+    """'0.3 (−0.4 to 1.0)'."""
+    return f"{gap.points:.1f} ({gap.low:.1f} to {gap.high:.1f})".replace("-", "−")
+
+
+def differences_text(table: Table) -> str:
+    """How far the others lie below the highest average, on the same images."""
+    gaps = differences(table)
+    if not gaps:
+        return ""
+    kinds = {"t": "over seeds, by Student's t", "images": "over the images, each paired with itself"}
+    how = " or ".join(kinds[kind] for kind in dict.fromkeys(gap.interval for gap in gaps))
+    told = ", ".join(f"{gap.other} {_gap_text(gap)}" for gap in gaps)
+    return f"Points below {gaps[0].line} in the same cells, with 95 % intervals {how}: {told}."
+
+
+def why_several(results: Results) -> list[str]:
+    """In sentences; none for one table."""
+    if len(results.tables) < 2:
+        return []
+    specs = "Each spec has a table of its own; a row that several of them ask for stands in each."
+    return [*([specs] if any(table.spec is not None for table in results.tables) else []), *results.apart]
 
 
 def missing_text(results: Results) -> str:
@@ -186,13 +229,12 @@ def missing_text(results: Results) -> str:
     found = results.missing()
     if not found:
         return "Every line has a row for every domain and seed."
-    by_line: dict[tuple[int, str], dict[str, list[int]]] = {}
+    by_line: dict[tuple[str, str], dict[str, list[int]]] = {}
     for cell in found:
-        by_line.setdefault((cell.table, cell.line), {}).setdefault(cell.domain, []).append(cell.seed)
-    said = [
-        f"{name}{f' (table {table})' if len(results.tables) > 1 else ''} on {_domains_and_seeds(cells)}"
-        for (table, name), cells in by_line.items()
-    ]
+        where = f"table {cell.table}" if cell.table is not None else f"{cell.spec}, not begun"
+        place = where if len(results.tables) > 1 or cell.table is None else ""
+        by_line.setdefault((place, cell.line), {}).setdefault(cell.domain, []).append(cell.seed)
+    said = [f"{name}{f' ({place})' if place else ''} on {_domains_and_seeds(own)}" for (place, name), own in by_line.items()]
     more = f"; and {len(said) - _LISTED} more lines" if len(said) > _LISTED else ""
     verb = "cell has" if len(found) == 1 else "cells have"
     return f"{len(found)} {verb} no row, or not yet: {'; '.join(said[:_LISTED])}{more}."
@@ -247,21 +289,27 @@ def csv_text(table: Table, *, header: bool = True) -> str:
 
 def _csv_rows(table: Table, line: Line) -> Iterator[dict[str, object]]:
     setting, protocol = line.setting, table.protocol
-    common = {
+    common: dict[str, object] = {
         "table": table.number, "model": short_path(protocol["model"]), "data": short_path(protocol["data"]),
         "severity": protocol["severity"], "stream": protocol["stream"], "batch": protocol["batch"], "line": line.name,
         "method": setting.method, "reduce": setting.reduce, "options": setting.options, "realtime": setting.realtime,
-        "adapt_for": setting.adapt_for, "label": setting.label,
+        "adapt_for": setting.adapt_for, "label": setting.label, "spec": table.spec,
     }  # fmt: skip
+    if line.options_by_domain:
+        setting = replace(setting, options=json.dumps(line.options_by_domain, sort_keys=True))
     for column in table.columns:
         value, theirs = line.value(column), paper(table, line, column)
         if value.mean is not None or theirs is not None:
+            options = line.options_by_domain.get(column.name)
+            common["options"] = setting.options if options is None else json.dumps(options, sort_keys=True)
             kind = "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost"
             yield {
                 **common, "quantity": column.name, "kind": kind,
                 "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
-                "seeds": value.seeds or None, "paper": theirs,
+                "seeds": value.seeds or None, "lowest_seed": value.lowest_seed, "highest_seed": value.highest_seed,
+                "paper": theirs,
             }  # fmt: skip
+    common["options"] = setting.options
     for quantity in ("gmacs_paper", "trainable", "realtime_ratio"):
         known = [number for row in line.rows.values() if (number := finite(row.get(quantity))) is not None]
         if known:

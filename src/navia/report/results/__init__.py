@@ -1,15 +1,17 @@
 """Rows of a benchmark -> tables of what may be compared, and in words why the rest may not. Nothing is read or written here.
 
-Two rows stand in one table if everything but the method under test was the same: model and weights, preprocessing, pictures,
-stream, batch, source, and the version of navia. Within a table, lines that answer another question (under a clock, or scored
-after a given number of batches) are blocks of their own: the best of a column is the best of its block.
+Each kept spec has a table of its own; rows that no spec asks for are grouped by what they share. Two rows stand in one table
+if everything but the method under test was the same: model and weights, preprocessing, pictures, stream, batch, source, and
+the version of navia. Within a table, lines that answer another question (under a clock, or scored after a given number of
+batches) are blocks of their own: the best of a column is the best of its block.
 """
 
 from navia.report.results.build import tabulate
 from navia.report.results.collapse import Collapse, collapses, effective_classes
+from navia.report.results.compare import Difference, compared, difference, differences, highest, is_cut
 from navia.report.results.lines import Line
 from navia.report.results.protocol import short_path
-from navia.report.results.reading import best, how_to_read, interval_text, texts
+from navia.report.results.reading import best, how_to_read, interval_text, intervals_and_seeds, texts, written
 from navia.report.results.stream import legible, running
 from navia.report.results.sweeps import RATES, Sweep, convergence, rate_sweeps, reduction_sweeps, relative_curves
 from navia.report.results.tables import Block, Results, Table
@@ -23,6 +25,7 @@ __all__ = [
     "Block",
     "Collapse",
     "Column",
+    "Difference",
     "Line",
     "Panel",
     "Picture",
@@ -34,10 +37,16 @@ __all__ = [
     "Value",
     "best",
     "collapses",
+    "compared",
     "convergence",
+    "difference",
+    "differences",
     "effective_classes",
+    "highest",
     "how_to_read",
     "interval_text",
+    "intervals_and_seeds",
+    "is_cut",
     "legible",
     "rate_sweeps",
     "reduction_sweeps",
@@ -48,4 +57,5 @@ __all__ = [
     "tabulate",
     "texts",
     "tsne_pictures",
+    "written",
 ]

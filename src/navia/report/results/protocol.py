@@ -6,31 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from navia.errors import InputError
 from navia.images.corruptions import names
 from navia.report.results.values import Row
-
-_FIELDS = (
-    "key", "model", "data", "domain", "corrupted", "severity", "stream", "images", "label_shift", "source_images",
-    "source_path", "method", "reduce", "options", "realtime", "adapt_for", "seed", "batch", "label", "top1", "ece", "low",
-    "high", "gmacs", "ms_per_image", "guard", "fingerprint",
-)  # fmt: skip
-_PRINTS = ("weights", "preprocessing", "data", "pictures", "images", "classes", "reset", "source", "versions")
-
-
-def check(rows: Sequence[Row], where: str) -> None:
-    """Refuse what is no row of `navia bench`, and say which one and why."""
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
-            raise InputError(f"line {number} of {where} is no row of `navia bench`: {str(row)[:60]!r}")
-        lost = [name for name in _FIELDS if name not in row]
-        if not lost and isinstance(row["fingerprint"], Mapping):
-            lost = [f"fingerprint.{name}" for name in _PRINTS if name not in row["fingerprint"]]
-            lost += [] if lost or "navia" in row["fingerprint"]["versions"] else ["fingerprint.versions.navia"]
-        elif not lost:
-            lost = ["fingerprint"]
-        if lost:
-            raise InputError(f"line {number} of {where} is no row of `navia bench`: it has no {', '.join(lost[:3])}")
 
 
 def domain_of(row: Row) -> tuple[str, int]:
@@ -65,17 +42,36 @@ def protocol_of(row: Row) -> dict[str, Any]:
     }
 
 
+def identity_of(row: Row) -> dict[str, Any]:
+    """The same for comparison: data by what they are, wherever they lie, where a row says so."""
+    found = protocol_of(row)
+    found["data"] = row.get("data_digest") or found["data"]
+    found["source"] = row.get("source_digest") or found["source"]
+    return found
+
+
+def asked_of(cell: Row) -> tuple[object, ...]:
+    """What of the protocol is known of a cell before it runs; of its row, the same."""
+    return (
+        cell["model"], cell.get("weights_digest") or cell.get("checkpoint"), cell.get("crop_only"),
+        cell.get("data_digest") or cell["data"], cell["corrupted"], domain_of(cell)[1], cell["stream"],
+        () if cell["domain"] else tuple(cell["domains"]), cell["images"], cell["label_shift"], cell["batch"],
+        cell["source_images"], cell.get("source_digest") or cell["source_path"],
+    )  # fmt: skip
+
+
 @dataclass
 class Kind:
     """Rows of one protocol whose pictures agree: equal ones for equal domains and seeds."""
 
     protocol: Mapping[str, Any]
+    identity: Mapping[str, Any]
     pictures: dict[tuple[str, int], str] = field(default_factory=dict)
     images: dict[str, int] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
 
     def takes(self, row: Row) -> bool:
-        return protocol_of(row) == self.protocol and not self.clash(row)
+        return identity_of(row) == self.identity and not self.clash(row)
 
     def clash(self, row: Row) -> str:
         """In words what does not agree although the protocol does."""
@@ -99,18 +95,20 @@ def _place(row: Row) -> str:
 
 
 def why_apart(number: int, kinds: Sequence[Kind]) -> str:
-    """What separates a table from the earlier one that is most like it."""
+    """What separates a table from the earlier one that is most like it; nothing, where it may be compared with one."""
     kind = kinds[number]
     reasons = [_reasons(kind, earlier) for earlier in kinds[:number]]
+    if not all(reasons):
+        return ""
     nearest = min(range(number), key=lambda i: len(reasons[i]))
     return f"Table {number + 1} is not comparable with table {nearest + 1}: {'; '.join(reasons[nearest])}."
 
 
 def _reasons(kind: Kind, other: Kind) -> list[str]:
-    keys = dict.fromkeys([*other.protocol, *kind.protocol])
-    pairs = [(key, other.protocol.get(key), kind.protocol.get(key)) for key in keys]
-    found = [f"other {key} ({_both(key, theirs, ours)})" for key, theirs, ours in pairs if theirs != ours]
-    return found or [next(filter(None, map(other.clash, kind.rows)), "other pictures")]
+    keys = [key for key in dict.fromkeys([*other.identity, *kind.identity])
+            if other.identity.get(key) != kind.identity.get(key)]  # fmt: skip
+    found = [f"other {key} ({_both(key, other.protocol.get(key), kind.protocol.get(key))})" for key in keys]
+    return found or [*filter(None, map(other.clash, kind.rows))][:1]
 
 
 def _both(key: str, one: object, other: object) -> str:

@@ -1,15 +1,24 @@
 """A table as it is read: its values as text, which of them is the best, and what they mean."""
 
+import statistics
+from collections.abc import Sequence
+
 from navia.report.numbers import shown_alike
+from navia.report.results.compare import common_seeds, compared, is_cut
+from navia.report.results.images import tells
 from navia.report.results.lines import Line
 from navia.report.results.tables import Block, Table
-from navia.report.results.values import Column, Value
+from navia.report.results.values import FEW_SEEDS, Column, Value
 from navia.report.words import listed, readable
 
 
 def texts(block: Block, column: Column) -> list[str]:
     """The column's values as they are written, line by line."""
-    values = [line.value(column).mean for line in block.lines]
+    return written([line.value(column).mean for line in block.lines], column)
+
+
+def written(values: Sequence[float | None], column: Column) -> list[str]:
+    """Numbers of one column as they are written below each other."""
     if column.is_accuracy or column.kind == "ece":
         return ["–" if value is None else f"{value:.1f}".replace("-", "−") for value in values]
     known = {i: value for i, value in enumerate(values) if value is not None}
@@ -18,19 +27,20 @@ def texts(block: Block, column: Column) -> list[str]:
 
 
 def best(block: Block, column: Column) -> list[bool]:
-    """Which lines read the same as the best one; none where all do, because a difference that is not shown is none."""
-    values = [line.value(column).mean for line in block.lines]
+    """Which lines read the same as the best one, on the seeds that all of them have; none where all do, because a difference
+    that is not shown is none."""
+    values = [value.mean for value in compared(block.lines, column)]
     known = [(value, i) for i, value in enumerate(values) if value is not None]
     if len(known) < 2:
         return [False] * len(values)
-    written = texts(block, column)
+    read = written(values, column)
     top = (max if column.better == "high" else min)(known)[1]
-    marks = [text == written[top] for text in written]
+    marks = [text == read[top] for text in read]
     return marks if any(not marks[i] for _, i in known) else [False] * len(values)
 
 
 def interval_text(value: Value) -> str:
-    """'± 0.4' over seeds, '58.1–64.3' of one row."""
+    """'± 0.4' over seeds, '58.1–64.3' over images."""
     if value.mean is None or value.low is None or value.high is None:
         return ""
     return f"± {value.high - value.mean:.1f}" if value.interval == "t" else f"{value.low:.1f}–{value.high:.1f}"
@@ -38,17 +48,11 @@ def interval_text(value: Value) -> str:
 
 def how_to_read(table: Table) -> list[str]:
     """What the numbers of a table are, in sentences."""
-    kinds = {line.value(column).interval for line in table.lines for column in table.columns if column.is_accuracy}
-    said = [f"Top-1 accuracy in percent; every answer was given before the step from its image{_seen_first(table)}."]
-    if "t" in kinds:
-        said.append(
-            f"± is the 95 % interval of the mean over seeds (orders of the stream), by Student's t; {_seed_counts(table)}."
-        )
-    if "wilson" in kinds:
-        said.append("A range is the 95 % Wilson interval of a single run over its images.")
-        if any(column.kind == "average" for column in table.columns):
-            said.append("Averages of single runs have none: domains that share their images are not independent.")
-    said.append("Bold is the best of a column. ECE is over 15 bins.")
+    said = [
+        f"Top-1 accuracy in percent; every answer was given before the step from its image{_seen_first(table)}.",
+        *intervals_and_seeds(table),
+        "Bold is the best of a column. ECE is over 15 bins.",
+    ]
     said.append(f"GMACs are of the forward passes for one image{_uncounted(table)}.")
     if any(block.has_clock for block in table.blocks):
         said.append(
@@ -58,6 +62,71 @@ def how_to_read(table: Table) -> list[str]:
     if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
         said.append("Times of lines that are scored on the last third are those of answering alone.")
     return [*said, *_guard(table), *_mixed_clocks(table), *_repeats(table)]
+
+
+def intervals_and_seeds(table: Table) -> list[str]:
+    """What intervals cover, what seeds change, and where lines do not have the same seeds or options."""
+    kinds = {line.value(column).interval for line in table.lines for column in table.columns if column.is_accuracy}
+    several = any(len(line.of(domain)) > 1 for line in table.lines for domain in table.domains)
+    said = [_seeds(table)] if several else []
+    said += ["± is the 95 % interval of the mean over seeds, by Student's t."] if "t" in kinds else []
+    said += [_ranges(table, several)] if "wilson" in kinds else []
+    return [*said, *_cut(table), *_other_options(table)]
+
+
+def _seeds(table: Table) -> str:
+    """What another seed changes."""
+    counts = sorted({len(line.of(domain)) for line in table.lines for domain in table.domains} - {0, 1})
+    drawn = table.protocol["limit of images"]
+    scored = any(line.setting.adapt_for is not None for line in table.lines)
+    changed = ["the order of the stream"]
+    changed += [] if drawn is None else [f"which {drawn:,} images of a domain are drawn"]
+    changed += ["which of them are scored"] if scored else []
+    cells = [(line.value(column), line, column) for line in table.lines for column in table.single]
+    spread = [(v.highest_seed - v.lowest_seed, f"{line.name} on {column.title}") for v, line, column in cells
+              if v.highest_seed is not None and v.lowest_seed is not None]  # fmt: skip
+    said = f"Numbers are means over {' or '.join(map(str, counts))} seeds, which change {listed(changed)}"
+    if not spread:
+        return f"{said}."
+    middle, (most, where) = statistics.median(points for points, _ in spread), max(spread)
+    return f"{said}: between them a cell differs by {middle:.1f} points in the median, at most by {most:.1f} ({where})."
+
+
+def _ranges(table: Table, several: bool) -> str:
+    """What an interval over images covers."""
+    if not several and table.average.kind == "domain":
+        return "A range is the 95 % Wilson interval of a run over its images."
+    said = "A range is the 95 % Wilson interval over the images"
+    if several:
+        said += f", for fewer than {FEW_SEEDS} seeds: it does not cover what another seed changes"
+    if all(tells(list(line.rows.values()), line.scores) for line in table.lines):
+        return f"{said}. An image that comes in several orders or domains counts once."
+    return (
+        f"{said}. A mean of several runs has that of one run with its accuracy, which is wider than its own: these rows do "
+        "not tell which images were right."
+    )
+
+
+def _cut(table: Table) -> list[str]:
+    """Which seeds are compared where not all lines have the same."""
+    columns = [column for column in table.columns if column.kind == "domain"]
+    found = [(b, c) for b in table.blocks for c in columns if is_cut(b.lines, c)]
+    if not found:
+        return []
+    domains: dict[str, list[str]] = {}
+    for block, column in found:
+        seeds = sorted(common_seeds(block.lines, column)[column.name])
+        what = f"seed{'s' * (len(seeds) > 1)} {listed(list(map(str, seeds)))}" if seeds else "none, so nothing is compared"
+        domains.setdefault(what, []).append(column.title)
+    told = "; ".join(f"{what} on {listed(list(dict.fromkeys(own)))}" for what, own in domains.items())
+    return [
+        "Not all lines have the same seeds yet: cells are means over the seeds that each line has, but bold and order "
+        f"compare lines on the seeds that all of them have ({told})."
+    ]
+
+
+def _other_options(table: Table) -> list[str]:
+    return [f"Options of {line.name}: {line.options_text}." for line in table.lines if line.options_by_domain]
 
 
 def _seen_first(table: Table) -> str:
@@ -92,11 +161,6 @@ def _guard(table: Table) -> list[str]:
 def _guarded_domains(line: Line) -> list[str]:
     domains = [domain for (domain, _), row in line.rows.items() if row["guard"]]
     return [readable(domain) or "the stream" for domain in dict.fromkeys(domains)]
-
-
-def _seed_counts(table: Table) -> str:
-    counts = sorted({len(line.of(domain)) for line in table.lines for domain in table.domains} - {0, 1})
-    return f"{' or '.join(map(str, counts))} seeds"
 
 
 def _mixed_clocks(table: Table) -> list[str]:

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from navia.report.results.compare import compared
 from navia.report.results.lines import Line
 from navia.report.results.tables import Block, Table
 from navia.report.results.values import Traces
@@ -16,10 +17,10 @@ def legible(table: Table, block: Block) -> list[Line]:
     """The lines that one plot can hold: all, or of too many the most accurate of each method."""
     if len(block.lines) <= MOST_CURVES:
         return list(block.lines)
-    by_method: dict[str, list[Line]] = {}
-    for line in block.lines:
-        by_method.setdefault(line.setting.method, []).append(line)
-    return [max(own, key=lambda line: line.value(table.average).mean or 0.0) for own in by_method.values()]
+    by_method: dict[str, list[tuple[float, Line]]] = {}
+    for line, value in zip(block.lines, compared(block.lines, table.average), strict=True):
+        by_method.setdefault(line.setting.method, []).append((value.mean or 0.0, line))
+    return [max(own, key=lambda pair: pair[0])[1] for own in by_method.values()]
 
 
 def running(line: Line, domain: str, traces: Traces, places: int = 48) -> dict[int, float]:

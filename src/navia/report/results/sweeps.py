@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from navia.adapt.method import METHODS
 from navia.report.numbers import finite
+from navia.report.results.compare import compared
 from navia.report.results.lines import Line, Setting
 from navia.report.results.tables import Table
 from navia.report.results.values import GMACS, Column
@@ -26,13 +27,15 @@ def rate_sweeps(table: Table, rate: str) -> list[Sweep]:
     """Lines that differ only in the option `rate`, at least two values of it; one that is not given has its default."""
     found: dict[tuple[str, str, str, tuple[bool, bool]], dict[float, Line]] = {}
     for line in table.lines:
+        if line.options_by_domain:
+            continue
         options = line.setting.given
         value = finite(options.pop(rate, _default(line.setting.method, rate)))
         if value is not None:
             rest = json.dumps(options, sort_keys=True)
             found.setdefault((line.setting.method, line.setting.reduce, rest, line.setting.block), {})[value] = line
     return [
-        Sweep(Setting(method, reduce, rest, False, None, None).text, tuple(sorted(lines.items())))
+        Sweep(Setting(method, reduce, rest, False, None).text, tuple(sorted(lines.items())))
         for (method, reduce, rest, _), lines in found.items()
         if len(lines) > 1
     ]
@@ -52,13 +55,14 @@ def relative(values: Sequence[float | None]) -> list[float]:
 
 def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:
     """By domain; those without two different accuracies have no relative one."""
-    found = {d: relative([line.value(Column("domain", d)).mean for _, line in sweep.lines]) for d in domains}
+    lines = [line for _, line in sweep.lines]
+    found = {d: relative([value.mean for value in compared(lines, Column("domain", d, (d,)))]) for d in domains}
     return {domain: values for domain, values in found.items() if not all(map(math.isnan, values))}
 
 
 def reduction_sweeps(table: Table) -> list[Sweep]:
     """Per method the lines over one family of reducers, by cost; without reduction is a point of each family."""
-    plain = [line for block in table.blocks if not block.title for line in block.lines]
+    plain = [line for block in table.blocks if not block.title for line in block.lines if not line.options_by_domain]
     by_run: dict[tuple[str, str], list[Line]] = {}
     for line in plain:
         by_run.setdefault((line.setting.method, line.setting.options), []).append(line)
@@ -69,7 +73,7 @@ def reduction_sweeps(table: Table) -> list[Sweep]:
             own = [line for line in lines if _family(line) in (family, "none")]
             cost = [(line.value(GMACS).mean, line) for line in own]
             points = sorted(((x, line) for x, line in cost if x is not None), key=lambda pair: pair[0])
-            name = Setting(method, family if len(families) > 1 else "none", options, False, None, None).text
+            name = Setting(method, family if len(families) > 1 else "none", options, False, None).text
             sweeps.append(Sweep(name, tuple(points)))
     curves = [sweep for sweep in sweeps if len(sweep.lines) > 1]
     return curves if any(len(sweep.lines) > 2 for sweep in curves) else []
@@ -83,6 +87,6 @@ def convergence(table: Table) -> list[Sweep]:
     """Per method and reducer the lines over the number of batches that were adapted to."""
     found: dict[Setting, dict[float, Line]] = {}
     for line in table.lines:
-        if line.setting.adapt_for is not None:
+        if line.setting.adapt_for is not None and not line.options_by_domain:
             found.setdefault(replace(line.setting, adapt_for=None), {})[float(line.setting.adapt_for)] = line
     return [Sweep(setting.name, tuple(sorted(lines.items()))) for setting, lines in found.items() if len(lines) > 1]

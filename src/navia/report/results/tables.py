@@ -36,9 +36,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell without a row."""
+    """A cell without a row. table: its number, None where no cell of the table has been run. spec: which asks for it; None:
+    it is missed because other lines have it."""
 
-    table: int
+    table: int | None
+    spec: str | None
     line: str
     domain: str
     seed: int
@@ -47,7 +49,8 @@ class Missing:
 @dataclass(frozen=True)
 class Table:
     """protocol: what all rows share, name -> value. repeated: cells that were run more than once with other results.
-    besides: what tells this table from others of the same title."""
+    besides: what tells this table from others of the same title. spec: name of the one that asked for the cells, None for
+    rows that no kept spec asks for. lost: its cells (line, domain, seed) that have no row."""
 
     number: int
     protocol: Mapping[str, Any]
@@ -55,6 +58,8 @@ class Table:
     blocks: tuple[Block, ...]
     repeated: tuple[str, ...] = ()
     besides: str = ""
+    spec: str | None = None
+    lost: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def lines(self) -> list[Line]:
@@ -68,11 +73,13 @@ class Table:
     def title(self) -> str:
         severity = self.protocol["severity"]
         model, data = short_path(self.protocol["model"]), short_path(self.protocol["data"])
-        return f"{model} on {data}{f', severity {severity}' if severity else ''}{self.besides}"
+        named = "" if self.spec is None else f"{self.spec}: "
+        return f"{named}{model} on {data}{f', severity {severity}' if severity else ''}{self.besides}"
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        return tuple(_columns(self.domains, any(block.has_clock for block in self.blocks)))
+        whole = all(domain in self.domains for _, domain, _ in self.lost)
+        return tuple(_columns(self.domains, any(block.has_clock for block in self.blocks), whole))
 
     @property
     def single(self) -> tuple[Column, ...]:
@@ -103,40 +110,41 @@ class Table:
         return sorted({row["seed"] for row in self.rows})
 
     def missing(self) -> list[Missing]:
-        """What has no row, if every line of a block was meant for every domain of the table and every seed of the block."""
+        """What the spec asks for and has no row. Without a spec: what has none, if every line of a block was meant for every
+        domain of the table and every seed of the block."""
+        if self.spec is not None:
+            return [Missing(self.number, self.spec, line, domain, seed) for line, domain, seed in self.lost]
         return [
-            Missing(self.number, line.name, domain, seed)
+            Missing(self.number, None, line.name, domain, seed)
             for block in self.blocks
             for line in block.lines
             for domain in self.domains
-            for seed in ([] if self._one_is_enough(line) and line.of(domain) else block.seeds)
+            for seed in ([] if line.any_order and line.of(domain) else block.seeds)
             if (domain, seed) not in line.rows
         ]
-
-    def _one_is_enough(self, line: Line) -> bool:
-        """Without adaptation the order of the same images changes nothing, unless it decides which are scored."""
-        whole = self.protocol["limit of images"] is None and self.protocol["stream"] == "reset"
-        return line.setting.method == "none" and line.setting.adapt_for is None and whole
 
 
 @dataclass(frozen=True)
 class Results:
-    """apart: in words what keeps each table from being one with an earlier one."""
+    """apart: in words why tables must not be compared with the earlier ones. unbegun: cells that specs ask for and whose
+    tables have no row yet."""
 
     tables: tuple[Table, ...]
     apart: tuple[str, ...]
     rows: int
+    unbegun: tuple[Missing, ...] = ()
 
     def missing(self) -> list[Missing]:
-        return [missing for table in self.tables for missing in table.missing()]
+        return [*(missing for table in self.tables for missing in table.missing()), *self.unbegun]
 
 
-def _columns(domains: Sequence[str], with_clock: bool) -> list[Column]:
-    """Averages stand where the table has all of their members; that over all is of the 15 where these are there."""
+def _columns(domains: Sequence[str], with_clock: bool, all_begun: bool) -> list[Column]:
+    """Averages stand where the table has all of their members; that over all is of the 15 where these are there. all_begun:
+    no domain that was asked for is without any row."""
     averaged = tuple(names()) if set(names()) <= set(domains) else tuple(domains)
     groups = [Column("group", group, CORRUPTIONS[group]) for group in _GROUPS]
     held = [column for column in groups if set(column.members) < set(averaged)]
-    whole = "average" if len(averaged) == len(domains) else f"average of {len(averaged)}"
+    whole = "average" if len(averaged) == len(domains) and all_begun else f"average of {len(averaged)}"
     return [
         *(Column("domain", domain, (domain,)) for domain in domains),
         *held,

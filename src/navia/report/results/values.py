@@ -12,6 +12,7 @@ from navia.report.words import readable
 
 Row = Mapping[str, Any]
 Traces = Mapping[str, Mapping[str, Any]]  # by the key of a row
+FEW_SEEDS = 5  # with fewer, Student's t over them says nothing: intervals are over the images then
 
 # two-sided 95 % quantiles of Student's t for 1, 2, 3, ... degrees of freedom
 _T95 = (
@@ -23,13 +24,16 @@ _T95 = (
 
 @dataclass(frozen=True)
 class Value:
-    """A number in the unit of its column. interval: 95 %, either Student's t over the seeds or Wilson's of one row."""
+    """A number in the unit of its column. interval: 95 %, either Student's t over the seeds or Wilson's over the images.
+    lowest_seed, highest_seed: an accuracy with single seeds, where every domain has the same several ones."""
 
     mean: float | None = None
     low: float | None = None
     high: float | None = None
     seeds: int = 0
     interval: Literal["t", "wilson"] | None = None
+    lowest_seed: float | None = None
+    highest_seed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def over_seeds(values: Sequence[float]) -> Value:
     if len(values) == 1:
         return Value(centre, seeds=1)
     half = t95(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
-    return Value(centre, centre - half, centre + half, len(values), "t")
+    return Value(centre, centre - half, centre + half, len(values), "t", min(values), max(values))
 
 
 def percent(value: object) -> float:
