@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,8 @@ from tests import families  # noqa: E402
 # Started in the background, the test run ignores Ctrl-C and so would the programs that it starts to interrupt them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+hypothesis.settings.register_profile("navia", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("navia")
 torch.set_num_threads(1)  # the workers of the test run share the cores; more threads would wait for each other
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -57,6 +60,14 @@ def imagenet() -> Path:
     if not path.is_dir():
         pytest.skip("no ImageNet images: set NAVIA_IMAGENET to a folder of wnid folders")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of a ViT of twelve narrow blocks, 16 image tokens and 10 classes, for tests of what is around a model."""
+    folder = tmp_path_factory.mktemp("tiny") / "vit"
+    families.tiny().save_pretrained(folder)
+    return f"hf:{folder}"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,6 +134,13 @@ SHALLOW: dict[str, Callable[[], nn.Module]] = {
     "transformers vit": _hf("ViTForImageClassification", num_hidden_layers=1),
     "torchvision": _torchvision(num_layers=1),
 }
+
+
+def tiny() -> Any:
+    """As many blocks as the usual ViTs, but narrow and with few tokens; of transformers, which saves models in folders."""
+    sizes = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 12, "image_size": 28, "patch_size": 7}
+    torch.manual_seed(0)
+    return shake(_hf("ViTForImageClassification", **sizes, num_labels=10)())
 
 
 def build(name: str, seed: int = 0) -> navia.ViT:

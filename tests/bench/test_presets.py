@@ -1,4 +1,4 @@
-"""Every preset of the paper end to end on the embedded sample, small: cells, rows, report."""
+"""Every preset of the paper end to end on the embedded images and a tiny model: cells, rows, report."""
 
 from pathlib import Path
 
@@ -11,21 +11,21 @@ from navia.spec import Spec
 from tests.test_cli import invoke
 
 
-def small(name: str) -> Spec:
+def small(name: str, model: str) -> Spec:
     """One corruption and two batches of 8; presets that score a last third adapt to 1 and 2 of three instead of hundreds."""
     images = 24 if name in ("paper-convergence", "paper-tsne") else 16
     spec = named(name).scaled(
-        model="embedded", data="embedded", corruptions=["contrast"], severity=1, images=images, batch=8
+        model=model, data="embedded", corruptions=["contrast"], severity=1, images=images, batch=8
     )
     runs = [run.model_copy(update={"adapt_for": (1, 2)}) if run.adapt_for != (None,) else run for run in spec.runs]
     if name == "paper-tradeoff":
-        runs = [run.model_copy(update={"reduce": ("tome:16",)}) for run in runs]
+        runs = [run.model_copy(update={"reduce": ("tome:1",)}) for run in runs]
     return spec.model_copy(update={"runs": tuple(runs)})
 
 
 @pytest.mark.parametrize("name", [name for name in presets() if name != "paper-table2"])  # the rows of Table 1
-def test_preset(name: str, tmp_path: Path) -> None:
-    spec, store = small(name), Store(tmp_path)
+def test_preset(name: str, tiny_model: str, tmp_path: Path) -> None:
+    spec, store = small(name, tiny_model), Store(tmp_path)
     rows = [done.row for done in run_grid(spec, store)]
     assert len(rows) == len(cells(spec)) == len(store.rows())
     assert all(0 <= row["top1"] <= 1 and row["gmacs"] > 0 for row in rows)
