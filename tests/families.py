@@ -43,14 +43,6 @@ def golden(name: str) -> dict[str, np.ndarray]:
         return {key: data[key] for key in data.files}
 
 
-def tolerance(data: dict[str, np.ndarray], stream: str, batch: int) -> float:
-    """max(1e-5, 20 x the effect of one rounding of the weights), as the golden data's notes ask for. Where that effect
-    was recorded for stream A only, its largest value stands for the other streams."""
-    if f"{stream}.ulp_sensitivity" in data:
-        return max(1e-5, 20 * float(data[f"{stream}.ulp_sensitivity"][batch]))
-    return max(1e-5, 20 * float(data.get("A.ulp_sensitivity", np.zeros(1)).max()))
-
-
 def _timm(name: str, **options: object) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         import timm

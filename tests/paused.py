@@ -1,4 +1,4 @@
-"""A `navia` command in a process of its own that waits for a signal at a known place, so that no test has to hit a moment."""
+"""A `navia` command in a process of its own that waits for a signal at a known place: no test has to hit a moment."""
 
 import os
 import subprocess

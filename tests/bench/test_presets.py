@@ -14,9 +14,7 @@ from tests.test_cli import invoke
 def small(name: str, model: str) -> Spec:
     """One corruption and two batches of 8; presets that score a last third adapt to 1 and 2 of three instead of hundreds."""
     images = 24 if name in ("paper-convergence", "paper-tsne") else 16
-    spec = named(name).scaled(
-        model=model, data="embedded", corruptions=["contrast"], severity=1, images=images, batch=8
-    )
+    spec = named(name).scaled(model=model, data="embedded", corruptions=["contrast"], severity=1, images=images, batch=8)
     runs = [run.model_copy(update={"adapt_for": (1, 2)}) if run.adapt_for != (None,) else run for run in spec.runs]
     if name == "paper-tradeoff":
         runs = [run.model_copy(update={"reduce": ("tome:1",)}) for run in runs]
