@@ -80,14 +80,24 @@ def clothes(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def clothes_by_class(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """320 labelled pictures of the embedded sample in folders that bear its classes' names."""
-    root = tmp_path_factory.mktemp("by class")
+def write_by_class(root: Path, count: int) -> Path:
+    """Labelled pictures of the embedded sample in folders that bear its classes' names."""
     unseen = sample.unseen_images()
     assert unseen.labels is not None
-    for i in range(320):
+    for i in range(count):
         folder = root / sample.CLASSES[unseen.labels[i]]
         folder.mkdir(exist_ok=True)
         Image.fromarray(unseen.images[i]).save(folder / f"{i:04}.png")
     return root
+
+
+@pytest.fixture(scope="session")
+def clothes_by_class(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """320 pictures: more than a source needs."""
+    return write_by_class(tmp_path_factory.mktemp("by class"), 320)
+
+
+@pytest.fixture(scope="session")
+def few_by_class(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """97 pictures: three batches of 32 and one that is left over."""
+    return write_by_class(tmp_path_factory.mktemp("few by class"), 97)

@@ -495,7 +495,7 @@ def test_no_worker_outlives_a_killed_parent(running: tuple["subprocess.Popen[str
     assert len(living(process.pid)) >= 3  # the parent and two workers
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT
     while living(process.pid):
         assert time.monotonic() < deadline, living(process.pid)
         time.sleep(0.05)
