@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -26,6 +27,16 @@ hypothesis.settings.load_profile("navia")
 torch.set_num_threads(1)  # the workers of the test run share the cores; more threads would wait for each other
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Servers and browsers are slow. Files with many slow tests come first: parallel workers end together when only short
+    files are left."""
+    for item in items:
+        if {"serve", "browser"} & set(item.path.parts):
+            item.add_marker(pytest.mark.slow)
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(autouse=True)

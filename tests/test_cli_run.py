@@ -16,6 +16,8 @@ from navia.images import sample
 from tests.paused import PATIENCE, start_paused
 from tests.test_cli import invoke
 
+pytestmark = pytest.mark.slow
+
 
 def run_arguments(images: Path, out: Path, *more: str) -> list[str]:
     source = ("--source", str(images), "-r", "tome:8", "--batch", "32")

@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 from PIL import Image
 
 from tests.paused import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = ("--limit", "32", "--batch", "16")

@@ -13,6 +13,8 @@ import navia
 from navia.errors import SpecError
 from tests.families import build, images_for
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 
 

@@ -20,6 +20,8 @@ from navia.spec import Spec, parse_spec
 from tests.paused import start_paused
 from tests.test_cli import invoke
 
+pytestmark = pytest.mark.slow
+
 SPEC = """
 models: [{name: embedded}]
 data: [{path: embedded, corruptions: [contrast, gaussian_noise], severity: 2, images: 12}]

@@ -10,6 +10,8 @@ from navia.bench.store import Store
 from navia.spec import Spec
 from tests.test_cli import invoke
 
+pytestmark = pytest.mark.slow
+
 
 def small(name: str, model: str) -> Spec:
     """One corruption and two batches of 8; presets that score a last third adapt to 1 and 2 of three instead of hundreds."""

@@ -21,6 +21,8 @@ psutil = pytest.importorskip("psutil")
 
 from navia.bench.on_ray import ray_engine  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
