@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
+DIST = --dist loadfile --no-loadscope-reorder  # a file is one worker's, so that its servers start once; tests/conftest.py orders them
 
-.PHONY: setup test check pytest coverage browser demo dist docs format bench clean
+.PHONY: setup test test-fast check pytest coverage browser demo dist docs format bench clean
 
 setup: $(VENV)/.installed
 
@@ -16,16 +17,20 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 test: check pytest  ## style, types, then all tests but the browser's
 
+test-fast: setup  ## while working: style, and the tests that need neither servers nor more than a second or two
+	$(BIN)/ruff check .
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(DIST) --ignore tests/browser --ignore tests/serve -m "not slow"
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 pytest: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --ignore tests/browser  # one thread each: workers share the cores
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(DIST) --ignore tests/browser  # one thread each: workers share the cores
 
 coverage: setup  ## all tests again, counting the lines of src/navia that they run
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --ignore tests/browser --cov --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(DIST) --ignore tests/browser --cov --cov-fail-under=90
 
 browser: setup  ## pages in a real Chromium, which must be installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser

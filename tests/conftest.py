@@ -2,8 +2,10 @@
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -16,9 +18,21 @@ from tests import families
 # Started in the background, the test run ignores Ctrl-C and so would the programs that it starts to interrupt them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+hypothesis.settings.register_profile("navia", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("navia")
 torch.set_num_threads(1)  # the workers of the test run share the cores; more threads would wait for each other
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Servers and browsers are slow. Files with many slow tests come first: parallel workers end together when only short
+    files are left."""
+    for item in items:
+        if {"serve", "browser"} & set(item.path.parts):
+            item.add_marker(pytest.mark.slow)
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +69,14 @@ def imagenet() -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of a ViT of twelve narrow blocks, 16 image tokens and 10 classes, for tests of what is around a model."""
+    folder = tmp_path_factory.mktemp("tiny") / "vit"
+    families.tiny().save_pretrained(folder)
+    return f"hf:{folder}"
+
+
 @pytest.fixture
 def clothes(tmp_path: Path) -> Path:
     """Pictures of the embedded sample as files."""
@@ -65,14 +87,24 @@ def clothes(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def clothes_by_class(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """320 labelled pictures of the embedded sample in folders that bear its classes' names."""
-    root = tmp_path_factory.mktemp("by class")
+def write_by_class(root: Path, count: int) -> Path:
+    """Labelled pictures of the embedded sample in folders that bear its classes' names."""
     unseen = sample.unseen_images()
     assert unseen.labels is not None
-    for i in range(320):
+    for i in range(count):
         folder = root / sample.CLASSES[unseen.labels[i]]
         folder.mkdir(exist_ok=True)
         Image.fromarray(unseen.images[i]).save(folder / f"{i:04}.png")
     return root
+
+
+@pytest.fixture(scope="session")
+def clothes_by_class(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """320 pictures: more than a source needs."""
+    return write_by_class(tmp_path_factory.mktemp("by class"), 320)
+
+
+@pytest.fixture(scope="session")
+def few_by_class(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """97 pictures: three batches of 32 and one that is left over."""
+    return write_by_class(tmp_path_factory.mktemp("few by class"), 97)

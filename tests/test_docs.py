@@ -109,6 +109,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run(page: Path, sandbox: Path) -> None:
     """In the order of the page; its Python blocks share their names, and all share a folder."""

@@ -6,12 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 from PIL import Image
+
+from tests.paused import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = ("--limit", "32", "--batch", "16")
@@ -20,7 +24,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COL
 
 def run(name: str, *arguments: str, cwd: Path) -> str:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -54,7 +58,7 @@ def test_compare_methods_on_a_folder_of_ones_own(clothes_by_class: Path, clothes
 
 def test_folder_stream_plays_a_camera_and_keeps_what_it_learned(tmp_path: Path) -> None:
     delta = tmp_path / "learned.safetensors"
-    text = run("folder_stream.py", *SMALL, "--rate", "200", "--idle", "1.5", "--save", str(delta), cwd=tmp_path)
+    text = run("folder_stream.py", *SMALL, "--rate", "200", "--idle", "20", "--save", str(delta), cwd=tmp_path)
     lines = text.splitlines()
     assert re.match(r"frame +\d+  \d+\.\d frames/s  entropy \d\.\d+  accuracy \d+% of the last \d+", lines[0])
     assert lines[-2].startswith("32 frames in ")
@@ -77,9 +81,8 @@ def test_folder_stream_follows_a_growing_folder_until_ctrl_c(clothes: Path, tmp_
     assert "accuracy" not in first  # nobody said what is on these frames
     Image.new("L", (28, 28)).save(frames / "late.png")
     assert "frame " in process.stdout.readline()
-    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    out, told = process.communicate(timeout=60)
+    out, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, told
     assert "stopped" in out
     assert "9 frames in 2 steps" in out
@@ -93,7 +96,7 @@ def test_the_notebook_runs_and_was_stored_with_its_outputs() -> None:
     fresh = nbformat.reads(nbformat.writes(stored), as_version=4)
     for cell in code_of(fresh):
         cell.outputs = []
-    NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": EXAMPLES}}).execute()
+    NotebookClient(fresh, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": EXAMPLES}}).execute()
     for before, after in zip(code_of(stored), code_of(fresh), strict=True):
         assert kinds(before) == kinds(after)
     assert sum(kinds(cell).count("picture") for cell in code_of(stored)) == 3

@@ -13,6 +13,8 @@ import navia
 from navia.errors import SpecError
 from tests.families import build, images_for
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 
 
@@ -29,25 +31,33 @@ def adapted(method: str, images: list[torch.Tensor], distributed: bool) -> dict[
     return {"logits": logits, "loss": adapter.last.loss, "parameters": adapter.method.tensors()}
 
 
-def worker(rank: int, method: str, sizes: tuple[int, int], folder: str) -> None:
+UNEVEN, SMALL = (9, 5), (3, 1)  # the small ones borrow recent features, of which each process has another number
+RUNS = [("align", UNEVEN), ("align", SMALL), ("navia", UNEVEN), ("tent", UNEVEN), ("foa_bp", UNEVEN)]
+
+
+def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    patience = timedelta(minutes=2)  # for a process that waits for one which has decided otherwise
+    patience = timedelta(minutes=5)  # for a process that waits for one which has decided otherwise
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=patience)
-    shares = [x.split(sizes)[rank] for x in whole_batches(sum(sizes))]
-    torch.save(adapted(method, shares, distributed=True), Path(folder) / f"{rank}.pt")
+    for number, (method, sizes) in enumerate(RUNS):
+        shares = [x.split(sizes)[rank] for x in whole_batches(sum(sizes))]
+        torch.save(adapted(method, shares, distributed=True), Path(folder) / f"{number}-{rank}.pt")
     dist.destroy_process_group()
 
 
-UNEVEN, SMALL = (9, 5), (3, 1)  # the small ones borrow recent features, of which each process has another number
+@pytest.fixture(scope="module")
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs, one after the other, in two processes."""
+    folder = tmp_path_factory.mktemp("two processes")
+    mp.spawn(worker, args=(str(folder),), nprocs=2)
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("method", "sizes"), [("align", UNEVEN), ("align", SMALL), ("navia", UNEVEN), ("tent", UNEVEN), ("foa_bp", UNEVEN)]
-)
-def test_two_processes_equal_one(method: str, sizes: tuple[int, int], tmp_path: Path) -> None:
-    mp.spawn(worker, args=(method, sizes, str(tmp_path)), nprocs=2)
+@pytest.mark.parametrize("number", range(len(RUNS)), ids=[f"{method}-{sum(sizes)}" for method, sizes in RUNS])
+def test_two_processes_equal_one(number: int, shared_runs: Path) -> None:
+    method, sizes = RUNS[number]
     alone = adapted(method, whole_batches(sum(sizes)), distributed=False)
-    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    parts = [torch.load(shared_runs / f"{number}-{rank}.pt") for rank in range(2)]
     shares = [part["logits"].split(size) for part, size in zip(parts, sizes, strict=True)]
     together = torch.cat([rows for step in zip(*shares, strict=True) for rows in step])
     torch.testing.assert_close(together, alone["logits"], atol=1e-5, rtol=0)

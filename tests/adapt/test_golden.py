@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,11 @@ import torch
 import navia
 from navia.adapt.methods import foa
 from navia.adapt.methods.deyo import Deyo
-from tests.families import golden, tolerance
+from navia.adapt.methods.lame import LameOptions, affinity
+from navia.vit.forward import run
+from tests import families
+from tests.families import golden
+from tests.near_ties import assert_lame_stopped, clear_images, effect_of_near_ties, tolerance
 
 LN = ("norm1_w", "norm1_b", "norm2_w", "norm2_b")
 
@@ -91,15 +96,27 @@ CASES: dict[str, Case] = {
 }
 
 
-def make(case: Case, vit: navia.ViT, inputs: dict[str, np.ndarray]) -> navia.Adapter:
-    """The adapter of a case, without the guard: the official code has none."""
+@cache
+def scaled(vit: navia.ViT, head_scale: float) -> navia.ViT:
+    """A copy with a larger head; adapters leave it as it is."""
     model = copy.deepcopy(vit)
     with torch.no_grad():
-        model.model.head.weight.mul_(case.head_scale)
-        model.model.head.bias.mul_(case.head_scale)
-    images = torch.from_numpy(inputs["source_images"])
+        model.model.head.weight.mul_(head_scale)
+        model.model.head.bias.mul_(head_scale)
+    return model
+
+
+@cache
+def measured_source(vit: navia.ViT, head_scale: float, reduce: Any, fisher: bool) -> navia.SourceStatistics:
+    images = torch.from_numpy(golden("inputs")["source_images"])
+    return navia.SourceStatistics.measure(scaled(vit, head_scale), images, reduce, fisher=fisher, batch=32)
+
+
+def make(case: Case, vit: navia.ViT) -> navia.Adapter:
+    """The adapter of a case, without the guard: the official code has none."""
+    model = scaled(vit, case.head_scale)
     measured = case.reduce if case.stats == "same" else case.stats
-    source = navia.SourceStatistics.measure(model, images, measured, fisher=case.method == "eata", batch=32)
+    source = measured_source(vit, case.head_scale, measured, case.method == "eata")
     if case.stats != "same":  # only here: statistics of another reducer are refused otherwise
         as_if = dataclasses.replace(source.provenance, reduce=str(navia.reduce.parse(case.reduce)))
         source = dataclasses.replace(source, provenance=as_if)
@@ -132,51 +149,93 @@ def inject_orders(adapter: navia.Adapter, data: dict[str, np.ndarray], stream: s
     method.orders = lambda count: current[0][:count]  # type: ignore[method-assign]
 
 
-# Neighbours or pairs of tokens so alike that another order of the same sums chooses others: here the last block is computed
-# whole, in the order of the recordings; processors that sum in yet another one come within ten times the tolerance.
-NEAR_TIES = {("lame_knn5", "B"), ("lame_linear", "A"), ("foabp_tome_r1_statsDense", "B")}
+streams = pytest.mark.parametrize("stream", ["A", pytest.param("B", marks=pytest.mark.slow)])
 
 
-@pytest.mark.parametrize("stream", ["A", "B"])
+@streams
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str, stream: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
+    compare(name, stream, golden_vit, golden_inputs)
+
+
+def compare(name: str, stream: str, vit: navia.ViT, inputs: dict[str, np.ndarray]) -> None:
+    """Answers of the images without near ties, and the norms at the end, by the rule of tests/near_ties.py."""
     case, data = CASES[name], golden(name)
-    adapter = make(case, golden_vit, golden_inputs)
-    adapter.method.vit.whole_last_block = (name, stream) in NEAR_TIES
-    if case.method == "deyo":
-        inject_orders(adapter, data, stream)
-    answers = run_stream(adapter, golden_inputs[f"x_{stream}"])
-    danger = 1e-7 if "evit" in str(case.reduce) else 1e-5
-    for batch, answer in enumerate(answers):
-        if case.method == "lame":
-            answer, expected = answer.softmax(dim=1), data[f"{stream}.probs"][batch]
-        else:
-            expected = data[f"{stream}.logits"][batch]
-        clear = data.get(f"{stream}.min_gap", np.ones((6, 32)))[batch] > danger
-        apart = np.abs(answer.numpy() - expected).max(axis=1)
-        allowed = tolerance(data, stream, batch) * (10 if (name, stream) in NEAR_TIES else 1)
-        assert apart[clear].max() <= allowed, f"batch {batch}"
+    clear = clear_images(data, stream, case.reduce)
+
+    def adapted() -> list[np.ndarray]:
+        """What is compared: answers batch by batch, then norms."""
+        torch.manual_seed(0)
+        adapter = make(case, vit)
+        if case.method == "deyo":
+            inject_orders(adapter, data, stream)
+        answers = run_stream(adapter, inputs[f"x_{stream}"])
+        answers = [answer.softmax(dim=1) for answer in answers] if case.method == "lame" else answers
+        compared = [answer.numpy()[sure] for answer, sure in zip(answers, clear, strict=True)]
+        return [*compared, norms(adapter)] if f"{stream}.param.norm1_w" in data else compared
+
+    key = "probs" if case.method == "lame" else "logits"
+    recorded = [batch[sure] for batch, sure in zip(data[f"{stream}.{key}"], clear, strict=True)]
     if f"{stream}.param.norm1_w" in data:
-        check_norms(adapter, data, stream, danger)
+        recorded.append(np.concatenate([data[f"{stream}.param.{part}"].ravel() for part in (*LN, "norm_w", "norm_b")]))
+    allowed = [*(tolerance(data, stream, batch) for batch in range(6)), 1e-5]
+    found = adapted()
+    apart = [float(np.abs(a - b).max()) for a, b in zip(found, recorded, strict=True)]
+    off = [place for place, far in enumerate(apart) if far > allowed[place]]  # 0 to 5: a batch; 6: the norms
+    if off and case.method == "lame":
+        for batch in off:
+            with torch.no_grad():
+                outcome = run(vit, torch.from_numpy(inputs[f"x_{stream}"][batch]))
+            features = torch.nn.functional.normalize(outcome.pooled[:, 0], dim=1)
+            options = LameOptions(**case.options)
+            w = affinity(features, options.affinity, options.neighbours, options.symmetric)
+            assert_lame_stopped(found[batch], recorded[batch], outcome.logits.softmax(dim=1), w, allowed[batch])
+    elif off:
+        assert not clear.all(), f"{apart} apart, {allowed} allowed"
+        effect = effect_of_near_ties(adapted)
+        for place in off:
+            assert apart[place] <= allowed[place] + 2 * effect[place], f"{place}: {effect[place]} by near ties"
 
 
-def check_norms(adapter: navia.Adapter, data: dict[str, np.ndarray], stream: str, danger: float) -> None:
-    """Images with a near tie, whose answers are not compared, have their share in the norms."""
-    ties = (data.get(f"{stream}.min_gap", np.ones(1)) <= danger).any()
-    atol = 1e-4 if ties else 1e-5
+def norms(adapter: navia.Adapter) -> np.ndarray:
+    """All weights and biases of the LayerNorms, in the order of LN, then of the last norm."""
     model = adapter.method.vit.model
-    for key in LN:
-        norm, part = key.split("_")
-        own = torch.stack([getattr(getattr(block, norm), {"w": "weight", "b": "bias"}[part]) for block in model.blocks])
-        np.testing.assert_allclose(own.detach(), data[f"{stream}.param.{key}"], atol=atol, rtol=0, err_msg=key)
-    np.testing.assert_allclose(model.norm.weight.detach(), data[f"{stream}.param.norm_w"], atol=atol, rtol=0)
-    np.testing.assert_allclose(model.norm.bias.detach(), data[f"{stream}.param.norm_b"], atol=atol, rtol=0)
+    parts = [getattr(getattr(block, key[:5]), {"w": "weight", "b": "bias"}[key[-1]]) for key in LN for block in model.blocks]
+    return torch.cat([part.detach().flatten() for part in (*parts, model.norm.weight, model.norm.bias)]).numpy()
+
+
+# Weights with an error of one rounding stand for a processor that sums in another order.
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "stream"), [("lame_knn5", "B"), ("foabp_tome_r1_statsDense", "B"), ("tofu_align_r2", "B")])
+def test_the_rule_for_near_ties_holds_for_other_roundings(
+    name: str, stream: str, golden_inputs: dict[str, np.ndarray]
+) -> None:
+    vit, generator = families.golden_model(), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in vit.model.parameters():
+            parameter.mul_(1 + 6e-8 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    compare(name, stream, vit, golden_inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("foabp_tome_r1_statsDense", {"lr": 0.00501}), ("lame_knn5", {"neighbours": 4})]
+)
+def test_the_rule_for_near_ties_excuses_no_mistake(
+    name: str,
+    options: dict[str, Any],
+    golden_vit: navia.ViT,
+    golden_inputs: dict[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(CASES, name, dataclasses.replace(CASES[name], options=options))
+    with pytest.raises(AssertionError):
+        compare(name, "B", golden_vit, golden_inputs)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("navia")])
 def test_navia_augmentations_and_loss(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
-    adapter = make(CASES[name], golden_vit, golden_inputs)
+    adapter = make(CASES[name], golden_vit)
     losses: list[tuple[float, float]] = []
 
     def note(batch: int) -> None:
@@ -216,7 +275,7 @@ def test_fisher(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> 
             np.testing.assert_allclose(source.fisher[key], value, rtol=1e-3, atol=1e-9)
 
 
-@pytest.mark.parametrize("stream", ["A", "B"])
+@streams
 def test_foa(
     stream: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +307,7 @@ def test_foa(
 @pytest.mark.parametrize("name", ["cotta_det", "cotta_restore0.001"])
 def test_cotta_student_and_teacher(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
-    adapter = make(CASES[name], golden_vit, golden_inputs)
+    adapter = make(CASES[name], golden_vit)
     run_stream(adapter, golden_inputs["x_A"])
     for who, vit in (("student", adapter.method.vit), ("teacher", adapter.method.teacher)):
         parameters = dict(vit.model.named_parameters())
@@ -262,7 +321,7 @@ def test_cotta_student_and_teacher(name: str, golden_vit: navia.ViT, golden_inpu
 @pytest.mark.parametrize("name", ["sar_foa_headx4", "sar_official_headx4", "sar_official"])
 def test_sar_running_loss_and_recoveries(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
-    adapter = make(CASES[name], golden_vit, golden_inputs)
+    adapter = make(CASES[name], golden_vit)
     running, recoveries = [], []
 
     def note(batch: int) -> None:

@@ -16,9 +16,12 @@ from navia.export import ExportError, read_metadata
 from tests.export.models import REDUCERS, model, moved
 from tests.families import images_for
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.parametrize("reduce", REDUCERS)
-@pytest.mark.parametrize("library", ["timm", "transformers"])
+
+@pytest.mark.parametrize(
+    ("library", "reduce"), [*(("timm", reduce) for reduce in REDUCERS), ("transformers", "none"), ("transformers", "tome:8")]
+)
 def test_onnxruntime_answers_as_the_adapter(library: str, reduce: str, tmp_path: Path) -> None:
     """NAVIA with everything that it adds; on timm also with a class mask."""
     mask = [7, 2, 3] if library == "timm" else None

@@ -1,7 +1,6 @@
 """Pictures that arrive while somebody looks."""
 
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -28,22 +27,19 @@ def test_full_batches_leave_at_once_and_the_rest_after_its_wait(tmp_path: Path) 
 def test_seen_ones_are_left_out_and_new_ones_come_in_the_order_of_their_arrival(tmp_path: Path) -> None:
     put(tmp_path, "b.png")
     put(tmp_path, "a.png", age=5)
-
-    def later() -> None:
-        time.sleep(0.3)
-        (tmp_path / "sub").mkdir()
-        put(tmp_path / "sub", "c.png", age=1)
-
-    thread = threading.Thread(target=later)
-    thread.start()
-    found = list(arrivals(tmp_path, ["a.png"], 8, wait=0.1, idle=1.0, poll=0.02))
-    thread.join()
-    assert [[path.name for path in batch] for batch in found] == [["b.png"], ["c.png"]]
+    found = arrivals(tmp_path, ["a.png"], 8, wait=0.1, idle=0.3, poll=0.02)
+    assert [path.name for path in next(found)] == ["b.png"]
+    (tmp_path / "sub").mkdir()
+    put(tmp_path / "sub", "c.png")
+    assert [[path.name for path in batch] for batch in found] == [["c.png"]]
 
 
 def test_a_file_that_is_still_growing_waits(tmp_path: Path) -> None:
-    put(tmp_path, "fresh.png", age=0)
-    start = time.monotonic()
-    found = list(arrivals(tmp_path, [], 1, idle=1.0, poll=0.02, settle=0.4))
-    assert [path.name for path in found[0]] == ["fresh.png"]
-    assert time.monotonic() - start >= 0.4
+    put(tmp_path, "fresh.png", age=-3600)
+    put(tmp_path, "old.png")
+    found = arrivals(tmp_path, [], 1, idle=0.3, poll=0.02, settle=0.4)
+    assert [path.name for path in next(found)] == ["old.png"]
+    put(tmp_path, "older.png")
+    assert [path.name for path in next(found)] == ["older.png"]
+    put(tmp_path, "fresh.png")
+    assert [path.name for path in next(found)] == ["fresh.png"]

@@ -12,7 +12,8 @@ from navia.reduce import EViT, Reducer, ToFu, ToMe, parse
 from navia.reduce.evit import split_by_attention
 from navia.reduce.matching import match
 from navia.vit.forward import Outcome, run
-from tests.families import golden, tolerance
+from tests.families import golden
+from tests.near_ties import DANGER, tolerance
 
 DEPTH, IMAGE_TOKENS = 12, 49
 
@@ -90,8 +91,8 @@ def settled(data: dict[str, np.ndarray], outcome: Outcome, name: str, stream: st
     recorded = data.get(f"{stream}.min_gap")
     if name in EVIT:
         margin = attention_margins(outcome, EVIT[name])[0] if recorded is None else per_image(recorded)
-        return margin >= 1e-7
-    return np.ones(IMAGES, dtype=bool) if recorded is None else per_image(recorded) >= 1e-5
+        return margin >= DANGER["evit"]
+    return np.ones(IMAGES, dtype=bool) if recorded is None else per_image(recorded) >= DANGER["tome"]
 
 
 @streams
@@ -122,7 +123,7 @@ def test_tome_groups_sizes_and_schedule(golden_vit: navia.ViT, name: str, stream
 def test_evit_keeps_the_same_tokens_in_the_same_order(golden_vit: navia.ViT, name: str, stream: str) -> None:
     """On images without a near tie anywhere in the order, since later indices count in it."""
     data, outcome, amounts = golden(name), walked(golden_vit, name, stream), EVIT[name].amounts(DEPTH)
-    sure = attention_margins(outcome, EVIT[name])[1] >= 1e-7
+    sure = attention_margins(outcome, EVIT[name])[1] >= DANGER["evit"]
     assert sure.sum() >= 100
     assert outcome.attention is not None
     reducing = [layer for layer, r in enumerate(amounts) if r]

@@ -14,7 +14,7 @@ from navia.reduce import REDUCERS, EViT, NoReduction, Reducer, Seen, ToFu, Token
 from navia.reduce.matching import match
 from navia.reduce.schedule import amounts
 
-examples = settings(deadline=None, max_examples=40, database=None)
+examples = settings(max_examples=40)
 
 shapes = st.fixed_dictionaries(
     {
