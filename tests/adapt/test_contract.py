@@ -32,14 +32,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 ANSWERS_AFTER_LEARNING = ("lame", "foa")
 REDUCERS = ("none", "tome:2", "evit:2", "tofu:2")
 
+HALF = "timm plain, bfloat16"
+
 every = pytest.mark.parametrize(
-    ("method", "reduce", "family"), [(m, r, f) for f in THREE for r in REDUCERS for m in OPTIONS]
+    ("method", "reduce", "family"), [(m, r, f) for f in (*THREE, HALF) for r in REDUCERS for m in OPTIONS]
 )
 
 
 @cache
 def model(family: str) -> navia.ViT:
-    return build(family)
+    return build("timm plain").to(torch.bfloat16) if family == HALF else build(family)
 
 
 @cache
@@ -71,7 +73,7 @@ def test_answers_first_then_moves_only_what_it_declares(method: str, reduce: str
     answers = [adapter(x) for x in stream]
     if method not in ANSWERS_AFTER_LEARNING:
         with torch.no_grad():
-            assert torch.equal(answers[0], vit(stream[0], reduce))
+            assert torch.equal(answers[0], vit(stream[0], reduce).float())
     assert all(a.isfinite().all() and not a.requires_grad for a in answers)
     for name, p in vit.named_parameters():
         assert torch.equal(p, before[name]), f"{name} of the given model moved"
@@ -82,8 +84,10 @@ def test_answers_first_then_moves_only_what_it_declares(method: str, reduce: str
         if name not in adapter.method.parameters:
             assert torch.equal(p, before[f"model.{name}"]), f"undeclared {name} moved"
     if adapter.method.parameters:
-        moved = [n for n, p in adapter.method.parameters.items() if n not in own or not torch.equal(p, before[f"model.{n}"])]
+        moved = [n for n, p in adapter.method.parameters.items() if n not in own or (p != before[f"model.{n}"]).any()]
         assert moved, "nothing moved: the test's settings do not exercise the method"
+    assert all(p.dtype == torch.float32 for p in adapter.method.parameters.values())
+    assert all(a.dtype == torch.float32 for a in answers)
 
 
 @every
@@ -162,7 +166,7 @@ def test_class_mask(method: str, reduce: str, family: str) -> None:
     if method not in ANSWERS_AFTER_LEARNING:
         fresh = adapter_of(method, reduce, family, classes=[7, 2, 3, 9])
         with torch.no_grad():
-            assert torch.equal(fresh(x), model(family)(x, reduce)[:, [7, 2, 3, 9]])
+            assert torch.equal(fresh(x), model(family)(x, reduce)[:, [7, 2, 3, 9]].float())
 
 
 @pytest.mark.parametrize("method", OPTIONS)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import BatchFeature
 
 import navia
@@ -434,6 +435,52 @@ class TestStreams:
             logits = adapter(images_for(vit, size, seed=i) * scale)
             assert logits.shape == (size, 11)
             assert logits.isfinite().all()
+
+
+class TestHalfPrecision:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("method", ["tent", "navia", "cotta"])
+    def test_a_step_moves_as_many_numbers_as_in_single_precision(self, dtype: torch.dtype, method: str) -> None:
+        vit = build(VIT).to(dtype)
+        source = navia.SourceStatistics.measure(vit, images_for(vit, 48, seed=9), "tome:2")
+        assert source.mean.dtype == source.std.dtype == torch.float32
+        adapter = navia.adapt(vit, method, "tome:2", source)
+        before = {name: p.detach().clone() for name, p in adapter.method.parameters.items()}
+        for i in range(2):
+            adapter(shifted(vit, 12, i))
+        moved = sum(int((p != before[name]).sum()) for name, p in adapter.method.parameters.items())
+        assert moved > 0.9 * adapter.trainable
+        assert all(p.dtype == dtype for p in vit.parameters())
+
+    def test_its_steps_are_near_those_of_single_precision(self) -> None:
+        half, whole = build(VIT).to(torch.bfloat16), build(VIT).to(torch.bfloat16).float()
+        one, other = (navia.adapt(vit, "tent", lr=1e-2, guard=False) for vit in (half, whole))
+        for i in range(4):
+            x = shifted(half, 12, i)
+            torch.testing.assert_close(one(x), other(x), atol=0.1, rtol=0.1)
+        steps = [
+            torch.cat([(p - a.source_vit.model.get_parameter(n)).flatten() for n, p in a.method.parameters.items()])
+            for a in (one, other)
+        ]
+        assert torch.cosine_similarity(*steps, dim=0) > 0.95
+
+    def test_a_delta_is_in_single_precision_and_belongs_to_the_half_model(self, tmp_path: Path) -> None:
+        vit = build(VIT).to(torch.bfloat16)
+        adapter = navia.adapt(vit, "tent", lr=1e-2)
+        adapter(shifted(vit, 12, 0))
+        adapter.save(tmp_path / "half.safetensors")
+        assert all(value.dtype == torch.float32 for value in load_file(tmp_path / "half.safetensors").values())
+        again = navia.adapt(vit, "tent", lr=1e-2)
+        again.load(tmp_path / "half.safetensors")
+        assert torch.equal(again.predict(shifted(vit, 12, 1)), adapter.predict(shifted(vit, 12, 1)))
+        with pytest.raises(DeltaError, match="another weights"):
+            navia.adapt(build(VIT), "tent").load(tmp_path / "half.safetensors")
+
+    def test_its_export_is_refused_by_name(self, tmp_path: Path) -> None:
+        adapter = navia.adapt(build(VIT).to(torch.bfloat16), "tent")
+        with pytest.raises(navia.NaviaError, match=r"weights are bfloat16.*float32"):
+            adapter.export(tmp_path / "model.pt2")
+        assert not list(tmp_path.iterdir())
 
 
 class TestTwoHalves:

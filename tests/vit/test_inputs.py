@@ -1,5 +1,6 @@
 """Bad inputs are refused at the boundary with one line that says what is wrong."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 import navia
 from navia.errors import InputError, ModelError, NaviaError, SpecError
+from navia.images.preprocessing import Preprocessing
 from navia.reduce import EViT, NoReduction, ToFu, ToMe, parse
 from tests.families import build, images_for
 
@@ -166,3 +168,41 @@ def test_all_errors_are_one_family() -> None:
         assert issubclass(kind, NaviaError)
     assert issubclass(NaviaError, ValueError)
     assert navia.NaviaError is NaviaError
+
+
+def _pixels(count: int) -> torch.Tensor:
+    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_pixels_from_0_to_255_are_refused_everywhere(vit: navia.ViT) -> None:
+    adapter = navia.adapt(vit, "tent")
+    raw = (_pixels(4) * 255).round()
+    for use in (vit, adapter, adapter.predict, lambda x: navia.SourceStatistics.measure(vit, x)):
+        with pytest.raises(InputError, match=r"not normalised .* 0 to 255.* between -1 and 1; .*vit.preprocessing"):
+            use(raw)
+    assert adapter.steps == 0
+    dark = raw / 255 * 12  # nearly black pictures are refused too
+    with pytest.raises(InputError, match="not normalised"):
+        adapter(dark)
+
+
+def test_normalised_and_noisy_images_are_taken_in_silence(vit: navia.ViT) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter = navia.adapt(vit, "tent")
+        adapter((_pixels(8) - 0.5) / 0.5)
+        adapter(torch.randn(64, 3, 32, 32) * 1.5)
+        adapter(_pixels(1))  # a bright picture may well be like this
+        adapter(torch.zeros(8, 3, 32, 32))
+
+
+def test_pixels_from_0_to_1_are_warned_of_once_per_adapter(vit: navia.ViT) -> None:
+    for _ in range(2):
+        adapter = navia.adapt(vit, "tent")
+        with pytest.warns(UserWarning, match="not normalised") as caught:
+            [adapter(_pixels(8)) for _ in range(2)]
+        assert len(caught) == 1
+    plain = navia.load(vit, preprocessing=Preprocessing((32, 32), (0.0,) * 3, (1.0,) * 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        navia.adapt(plain, "tent")(_pixels(8))  # its pixels are meant to be so

@@ -13,18 +13,33 @@ from navia.vit.vit import ViT
 
 def private_copy(vit: ViT, tuned: Collection[str]) -> ViT:
     """The same model with parameters of its own where `tuned` names them; all others share their memory with the
-    original and are frozen. Original and copy may be used side by side, and so may several copies."""
+    original and are frozen. Original and copy may be used side by side, and so may several copies.
+
+    Own parameters have at least single precision: in half precision most steps would be rounded away. The copy of a model
+    in half precision therefore runs under autocast to the model's type, and its logits and features are float32."""
     memo: dict[int, object] = {id(buffer): buffer for buffer in vit.buffers()}
     missing = set(tuned)
     for name, parameter in vit.model.named_parameters():
         own = name in missing
         missing.discard(name)
-        value = parameter.detach().clone() if own else parameter.detach()
+        value = single(parameter.detach().clone()) if own else parameter.detach()
         memo[id(parameter)] = nn.Parameter(value, requires_grad=own)
     if missing:
         raise SpecError(f"{vit.name} has no parameter {', '.join(sorted(missing))}")
     twin = copy.deepcopy(vit, memo)
+    if twin.precision is None and is_half(vit):
+        twin.precision = vit.cls_token.dtype
     return twin.eval()
+
+
+def single(x: Tensor) -> Tensor:
+    """x in single precision; as it is where it has that or more."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def is_half(vit: ViT) -> bool:
+    """Whether the weights are in half precision (bfloat16 or float16)."""
+    return vit.cls_token.dtype in (torch.bfloat16, torch.float16)
 
 
 def norm_parameters(vit: ViT, blocks: range | None = None) -> list[str]:

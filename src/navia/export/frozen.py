@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from navia.adapt.adapter import Adapter
 from navia.adapt.method import Method
-from navia.adapt.parameters import private_copy
+from navia.adapt.parameters import is_half, private_copy
 from navia.adapt.shift import ActivationShift
 from navia.errors import NaviaError
 from navia.reduce import Reducer
@@ -76,6 +76,9 @@ def freeze(adapter: Adapter) -> Frozen:
             f"method {method.name!r} corrects the answers of a batch by one another, and so is no function of a picture: "
             "export method 'none' and correct what it answers"
         )
+    if is_half(method.vit):
+        kind = str(method.vit.cls_token.dtype).removeprefix("torch.")
+        raise ExportError(f"the model's weights are {kind}: only models in float32 are exported; adapt the model in float32")
     touch = method.touch()
     shift = _head_shift(method)
     return Frozen(

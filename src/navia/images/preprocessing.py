@@ -98,6 +98,13 @@ class Preprocessing:
         left, top = half((image.width - width) / 2), half((image.height - height) / 2)
         return image.crop((left, top, left + width, top + height))
 
+    def value_range(self, margin: float = 0.0) -> tuple[float, float]:
+        """Smallest and largest normalised value of pixels from -margin to 1 + margin, black being 0 and white 1."""
+        channels = list(zip(self.mean, self.std, strict=True))
+        return min((-margin - mean) / std for mean, std in channels), max(
+            (1 + margin - mean) / std for mean, std in channels
+        )
+
     def denormalise(self, images: Tensor) -> Tensor:
         """Normalised [..., C, H, W] -> [0, 1], the inverse of the last step."""
         mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]

@@ -79,8 +79,8 @@ def _from_array(array: np.ndarray, preprocessing: Preprocessing, limits: Limits)
     image = torch.from_numpy(array.astype(np.float32))
     if not bool(image.isfinite().all()):
         raise InputError("the array holds NaN or infinite values")
-    shades = preprocessing.denormalise(image)
-    if float(shades.min()) < -0.5 or float(shades.max()) > 1.5:
+    low, high = preprocessing.value_range(margin=0.5)
+    if float(image.min()) < low or float(image.max()) > high:
         raise InputError("the array is not normalised as the model needs it: send uint8 pixels instead")
     return image
 

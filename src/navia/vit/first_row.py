@@ -44,7 +44,7 @@ class _Shift(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (grad,) = grads
-        return grad, grad[:, 0].sum(dim=0).to(ctx.dtype) if ctx.needs_input_grad[1] else None
+        return grad, grad[:, 0].sum(dim=0, dtype=ctx.dtype) if ctx.needs_input_grad[1] else None
 
 
 class _Look(torch.autograd.Function):

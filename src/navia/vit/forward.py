@@ -6,7 +6,7 @@ Every method and every reducer runs through `run`. What a method puts in comes a
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -102,7 +102,7 @@ def run(
     touch = touch or Touch()
     _check_touch(vit, touch)
     reduce.check(vit.depth)
-    with torch.autocast(images.device.type, vit.precision) if vit.precision else nullcontext():
+    with _products(vit):
         tokens = _enter(vit, images, touch)
         if trace:
             tokens = tokens.traced()
@@ -124,12 +124,13 @@ def run(
         pooled = vit.pool(tokens)
         logits = head(vit, pooled, touch.head_shift, classes)
 
+    seen_features = torch.stack([*cls_rows[1:], pooled[:, 0]], dim=1) if features else None
     return Outcome(
-        logits=logits if vit.precision is None else logits.float(),
+        logits=logits,
         pooled=pooled,
         tokens=tokens,
         counts=tuple(counts),
-        features=torch.stack([*cls_rows[1:], pooled[:, 0]], dim=1) if features else None,
+        features=seen_features if seen_features is None or vit.precision is None else seen_features.float(),
         keys=[block.keys for block in seen] if keys else None,
         attention=[block.cls_attention for block in seen] if attention else None,
     )
@@ -172,8 +173,15 @@ def head(vit: ViT, pooled: Tensor, shift: Tensor | None = None, classes: Tensor 
     """Pooled rows [B, K, D] -> logits, with `shift` [D] on the CLS feature, restricted to the columns `classes`."""
     if shift is not None:
         pooled = shifted_first_row(pooled, shift)
-    logits = vit.classify(pooled)
+    with _products(vit):
+        logits = vit.classify(pooled)
+    logits = logits if vit.precision is None else logits.float()
     return logits if classes is None else logits[:, classes]
+
+
+def _products(vit: ViT) -> AbstractContextManager[Any]:
+    """Matrix products in `vit.precision`, where it is set."""
+    return torch.autocast(vit.cls_token.device.type, vit.precision) if vit.precision else nullcontext()
 
 
 def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:

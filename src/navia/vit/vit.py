@@ -1,6 +1,8 @@
 """A Vision Transformer as navia sees it: the parts that the one forward walks through, whichever library made them."""
 
 import copy
+import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Self, cast
@@ -11,6 +13,8 @@ from torch import Tensor, nn
 from navia.errors import InputError
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import ReducerLike, Tokens, parse
+
+_MARGIN = 4.0  # that values may lie outside of [0, 1] before normalisation: noise does, pixels from 0 to 255 far more
 
 
 class ViT(nn.Module, ABC):
@@ -38,6 +42,7 @@ class ViT(nn.Module, ABC):
         self.compiler: str | None = None
         self.whole_last_block = False
         self.labels: tuple[str, ...] | None = None  # names of the classes, see `navia.vit.labels`
+        self._warned_of_range = False
 
     def view(self) -> Self:
         """A second ViT over the same `model`, with the same settings; what is set on one does not show in the other."""
@@ -160,7 +165,10 @@ class ViT(nn.Module, ABC):
         return run(self, images, parse(reduce), classes=self.class_mask(classes)).logits
 
     def check_images(self, images: Tensor) -> None:
-        """Raise InputError unless `images` is a finite float batch of the model's shape, on the model's device."""
+        """Raise InputError unless `images` is a finite, normalised float batch of the model's shape, on its device.
+
+        Values far outside of what `preprocessing` can give, such as pixels from 0 to 255, are refused. Pixels from 0 to 1
+        lie within, so that a batch which looks like them is only warned of, once."""
         if not isinstance(images, Tensor):
             raise InputError(f"images must be a tensor [B, C, H, W], got {type(images).__name__}")
         if images.dim() != 4:
@@ -175,9 +183,8 @@ class ViT(nn.Module, ABC):
         device = self.cls_token.device
         if images.device != device:
             raise InputError(f"images are on {images.device}, {self.name} is on {device}")
-        if not torch.compiler.is_compiling() and not _all_finite(images):
-            bad = (~torch.isfinite(images).flatten(1).all(dim=1)).nonzero().flatten().tolist()
-            raise InputError(f"images hold NaN or infinite pixels (rows {', '.join(map(str, bad[:8]))} of the batch)")
+        if not torch.compiler.is_compiling():
+            self._check_values(images)
 
     def class_mask(self, classes: Sequence[int] | Tensor | None) -> Tensor | None:
         """Class indices as a checked tensor on the model's device; None: all classes."""
@@ -205,7 +212,22 @@ class ViT(nn.Module, ABC):
             patch = f"{self.patch_size[1]}x{self.patch_size[0]}"
             raise InputError(f"image size {size[1]}x{size[0]} px is not a multiple of the patch size {patch}")
 
-
-def _all_finite(images: Tensor) -> bool:
-    """NaN and infinity spread to the sum, which reads the pixels once; only where it is not finite one looks closer."""
-    return bool(torch.isfinite(images.sum())) or bool(torch.isfinite(images).all())
+    def _check_values(self, images: Tensor) -> None:
+        low, high = torch.stack(torch.aminmax(images.detach())).tolist()  # one pass, and one wait for a GPU
+        if not (math.isfinite(low) and math.isfinite(high)):
+            bad = (~torch.isfinite(images).flatten(1).all(dim=1)).nonzero().flatten().tolist()
+            raise InputError(f"images hold NaN or infinite pixels (rows {', '.join(map(str, bad[:8]))} of the batch)")
+        least, most = self.preprocessing.value_range(_MARGIN)
+        black, white = self.preprocessing.value_range()
+        if low < least or high > most:
+            raise InputError(
+                f"images are not normalised for {self.name}: their values reach from {low:.3g} to {high:.3g}, where"
+                f" normalised pixels lie between {black:.3g} and {white:.3g}; prepare them with vit.preprocessing"
+            )
+        if black < 0 <= low and 0.5 < high <= 1 and len(images) >= 8 and not self._warned_of_range:
+            self._warned_of_range = True
+            warnings.warn(
+                f"all values of a batch of {len(images)} images lie between 0 and 1: these look like pixels that were not"
+                f" normalised for {self.name} (see vit.preprocessing)",
+                stacklevel=3,
+            )

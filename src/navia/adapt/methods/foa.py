@@ -14,6 +14,7 @@ from navia.adapt.losses import entropy
 from navia.adapt.method import METHODS, Learned, Look, Method, Options
 from navia.adapt.methods.navia import prompt_bound
 from navia.adapt.moments import batch_moments
+from navia.adapt.parameters import single
 from navia.adapt.recent import Recent, check_recent
 from navia.adapt.shift import ActivationShift
 from navia.errors import NaviaError, SpecError
@@ -88,7 +89,7 @@ class Foa(Method):
         candidates = [*self.search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
         losses, best, features = [], None, []
         for candidate in candidates:
-            prompts = torch.from_numpy(candidate).to(images).view(shape)
+            prompts = torch.from_numpy(candidate).to(self.memory["prompts"]).view(shape)
             outcome = run(
                 self.vit,
                 images,
@@ -102,7 +103,7 @@ class Foa(Method):
             if best is None or loss < min(losses):
                 best = (prompts, outcome)
             losses.append(loss)
-            features.append(outcome.pooled[:, 0].mean(dim=0))
+            features.append(single(outcome.pooled[:, 0]).mean(dim=0))
         assert best is not None
         prompts, outcome = best
         answer = self._answer(outcome)

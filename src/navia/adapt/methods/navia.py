@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from navia.adapt.method import METHODS, check_kind
 from navia.adapt.methods.align import Align, AlignOptions
-from navia.adapt.parameters import choose_layers
+from navia.adapt.parameters import choose_layers, single
 from navia.errors import SpecError
 from navia.vit.forward import Touch
 from navia.vit.vit import ViT
@@ -72,7 +72,7 @@ class Navia(Align):
         if o.embedding:
             self.embedding["prompt" if o.token == "new" else "delta"] = nn.Parameter(self._first_token())
         layers = choose_layers(vit.depth, o.layers, o.budget) if o.biases else ()
-        zeros = torch.zeros_like(vit.cls_token[0, 0])
+        zeros = torch.zeros_like(single(vit.cls_token[0, 0]))
         self.by_layer = {layer: nn.Parameter(zeros.clone()) for layer in layers}
         self.biases = {f"delta_l.{layer}": bias for layer, bias in self.by_layer.items()}
         self.parameters = {**self.norms, **self.embedding, **self.biases}
@@ -91,7 +91,7 @@ class Navia(Align):
         )
 
     def _first_token(self) -> Tensor:
-        cls = self.vit.cls_token.detach()[0, 0]
+        cls = single(self.vit.cls_token.detach()[0, 0])
         if self.options.token == "re-initialised":  # CLS ~ N(0, 1e-6) instead of the trained one
             return torch.randn(cls.shape, generator=self.generator).to(cls) * 1e-6 - cls
         if self.options.token == "new":  # one extra token, initialised as visual prompts are

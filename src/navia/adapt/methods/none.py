@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from navia.adapt.method import METHODS, Learned, Look, Method, Options
+from navia.adapt.parameters import single
 from navia.adapt.shift import ActivationShift
 from navia.vit.forward import head
 from navia.vit.vit import ViT
@@ -46,7 +47,7 @@ class NoAdaptation(Method):
         if self.options.shift:
             assert self.source is not None
             assert look.outcome is not None
-            ActivationShift(self.source, self.memory).update(look.outcome.pooled[:, 0].mean(dim=0))
+            ActivationShift(self.source, self.memory).update(single(look.outcome.pooled[:, 0]).mean(dim=0))
         return Learned(kept=0)
 
     def remembers(self) -> dict[str, tuple[int | None, ...]]:
