@@ -28,6 +28,7 @@ from navia.cli import app
 from navia.commands.terminal import parse_options
 from navia.images import sample
 from navia.images.corruptions import names as corruption_names
+from navia.plugins import load_plugin
 from navia.reduce import REDUCERS, parse
 from navia.report.results import t95
 from navia.spec import parse_spec, read_spec
@@ -99,6 +100,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for registry in (METHODS, REDUCERS):
         registry.names()  # filled before it is copied
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr("navia.plugins._loaded", {})
     folder = tmp_path / "imagenet" / "val" / "n01440764"
     folder.mkdir(parents=True)
     for i in range(4):
@@ -115,7 +117,10 @@ def test_blocks_run(page: Path, sandbox: Path) -> None:
     """In the order of the page; its Python blocks share their names, and all share a folder."""
     names: dict[str, object] = {"__name__": page.stem}
     for block in blocks_of(page):
-        if block.language == "python":
+        if block.language == "python" and block.title.endswith(".py"):
+            (sandbox / block.title).write_text(block.code)
+            load_plugin(str(sandbox / block.title))
+        elif block.language == "python":
             code = compile("\n" * block.line + block.code, str(page), "exec")
             if not block.needs and not block.code.startswith("# torchrun"):  # tests of several processes cover these
                 exec(code, names)

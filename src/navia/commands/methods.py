@@ -19,11 +19,15 @@ def methods(plugins: ImportOption = None, as_json: JsonOption = False) -> None:
         return
     table = Table("method", "what it does", "options and defaults")
     for name, defaults in options.items():
-        text = (sys.modules[METHODS.get(name).__module__].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
-        table.add_row(name, text, ", ".join(f"{key}={value}" for key, value in defaults.items()))
+        table.add_row(name, _told(METHODS.get(name)), ", ".join(f"{key}={value}" for key, value in defaults.items()))
     console.print(table)
     table = Table("reducer", "what it does")
     for name in REDUCERS.names():
-        text = (sys.modules[REDUCERS.get(name).__module__].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
-        table.add_row(name, text)
+        table.add_row(name, _told(REDUCERS.get(name)))
     console.print(table)
+
+
+def _told(kind: type) -> str:
+    """The first paragraph of its file's docstring, or of its own."""
+    text = getattr(sys.modules.get(kind.__module__), "__doc__", None) or kind.__doc__ or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
