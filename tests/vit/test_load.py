@@ -21,6 +21,7 @@ from torch import nn
 import navia
 from navia.errors import CheckpointError, InputError, ModelError
 from navia.images.preprocessing import Preprocessing
+from navia.vit.checkpoint import num_classes_in
 from tests.families import MODELS, THREE, build, images_for, own_forward, relative, shake
 
 # ---- names and modules
@@ -213,7 +214,6 @@ def test_settings_of_a_vit_are_kept_unless_they_are_given() -> None:
         ("timm", "safetensors"),
         ("timm", "pth"),
         ("timm distilled", "safetensors"),
-        ("torchvision", "safetensors"),
         ("hf", "safetensors"),
     ],
 )
@@ -226,7 +226,6 @@ def test_the_number_of_classes_is_read_from_the_checkpoint(
             "timm:deit_tiny_distilled_patch16_224",
             lambda: timm.create_model("deit_tiny_distilled_patch16_224", depth=1, num_classes=7),
         ),
-        "torchvision": ("torchvision:vit_b_32", lambda: torchvision.models.vit_b_32(num_classes=7)),
         "hf": (f"hf:{hf_folder}", lambda: transformers.AutoModelForImageClassification.from_pretrained(
             hf_folder, num_labels=7, ignore_mismatched_sizes=True)),
     }[library]  # fmt: skip
@@ -238,6 +237,12 @@ def test_the_number_of_classes_is_read_from_the_checkpoint(
     assert all(torch.equal(vit.model.state_dict()[key], value) for key, value in state.items())
     with pytest.raises(CheckpointError, match=r"\(7, .*in the file, \(5, "):
         navia.load(name, checkpoint=path, num_classes=5, **options)  # what one says counts
+
+
+def test_the_number_of_classes_of_a_torchvision_checkpoint(tmp_path: Path) -> None:
+    save_file(MODELS["torchvision"]().state_dict(), tmp_path / "mine.safetensors")
+    assert num_classes_in(tmp_path / "mine.safetensors", "torchvision") == 11
+    assert num_classes_in(tmp_path / "mine.safetensors", "timm") is None
 
 
 def test_a_checkpoint_with_two_numbers_of_classes_asks_for_the_option(tmp_path: Path) -> None:
