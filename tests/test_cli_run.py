@@ -2,17 +2,25 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
+import navia
+from navia.bench.predictions import Predictions
+from navia.bench.run import Answered
 from navia.errors import InputError, SpecError
 from navia.images import SOURCE_IMAGES, sample
+from navia.images.domain import Domain
+from navia.images.folder import scan
 from tests.paused import PATIENCE, start_paused
 from tests.test_cli import invoke
 
@@ -126,6 +134,9 @@ def test_run_follows_a_folder_and_does_not_answer_twice(clothes: Path, tmp_path:
     again = invoke(*arguments)
     assert json.loads(again.stdout)["scores"]["all"]["images"] == 17
     assert len(out.read_text().splitlines()) == 18
+    compared = json.loads(again.stdout)["observed"]["source_model"]
+    assert compared["images"] == 16  # of batches 1 and 2; the next is batch 4
+    assert "truth" not in out.read_text().splitlines()[0]
 
 
 def test_run_on_pictures_without_labels_and_with_a_broken_one(clothes: Path, tmp_path: Path) -> None:
@@ -155,6 +166,118 @@ def test_run_on_pictures_without_labels_and_with_a_broken_one(clothes: Path, tmp
         "judged": None,
     }
     assert [name for name, _ in told["unreadable"]] == ["05.png"]
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 images side by side, the last twelve of one class."""
+    root, unseen = tmp_path_factory.mktemp("unlabelled"), sample.unseen_images()
+    assert unseen.labels is not None
+    bags = [i for i, label in enumerate(unseen.labels) if label == sample.CLASSES.index("bag")][:12]
+    for place, i in enumerate([*range(36), *bags]):
+        (root / "images").mkdir(exist_ok=True)
+        Image.fromarray(unseen.images[i]).save(root / "images" / f"{place:02}.png")
+    assert invoke("stats", str(root / "images"), str(root), "-m", "embedded").exit_code == 0
+    return root / "images"
+
+
+def run_unlabelled(images: Path, out: Path, *more: str) -> Any:
+    source = str(images.parent / "statistics.safetensors")
+    settings = ("-m", "embedded", "--source", source, "--corruption", "contrast", "--severity", "2", "--batch", "6")
+    return invoke("run", str(images), *settings, "--workers", "0", "--compare", "4", "--out", str(out), *more, catch=False)
+
+
+def observed(result: Any) -> dict[str, Any]:
+    return dict(json.loads(result.stdout)["observed"])
+
+
+def test_a_run_without_labels_tells_what_helps_to_judge_it(unlabelled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    told = observed(run_unlabelled(unlabelled, out, "--json"))
+    rows = answers(out)
+    assert list(rows[0]) == ["path", "label", "name", "confidence", "entropy", "domain", "batch"]
+    vit = navia.load("embedded")
+    domain = Domain("contrast", scan(unlabelled), "contrast", 2)
+    source = vit.model(domain.tensors(range(48), vit.preprocessing)).argmax(dim=1).tolist()
+    ours = [int(row["label"]) for row in rows]
+    sampled = [i for i in range(48) if i // 6 in (1, 3, 5, 7)]  # four of the eight batches, with the last
+    assert told["source_model"] == {
+        "images": 24,
+        "changed": pytest.approx(sum(ours[i] != source[i] for i in sampled) / 24),
+        "effective_classes": pytest.approx(effective([ours[i] for i in sampled])),
+        "source_effective_classes": pytest.approx(effective([source[i] for i in sampled])),
+    }
+    assert told["effective_classes"] == pytest.approx(effective(ours))
+    assert told["discrepancy"]["all"] == told["discrepancy"]["contrast"]
+    assert 0 < told["discrepancy"]["all"]["last"] < told["discrepancy"]["all"]["first"]
+    assert told["guard_verdicts"] == 0
+
+
+def effective(labels: list[int]) -> float:
+    shares = [count / len(labels) for count in Counter(labels).values()]
+    return math.exp(-sum(share * math.log(share) for share in shares))
+
+
+def test_the_summary_has_no_empty_columns(unlabelled: Path, clothes_by_class: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    text = run_unlabelled(unlabelled, out).stdout
+    told = observed(run_unlabelled(unlabelled, out, "--json"))  # finished: the same numbers again
+    compared = told["source_model"]
+    assert "top-1" not in text
+    assert "ECE" not in text
+    assert f"{told['discrepancy']['all']['first']:.4f}" in text
+    assert f"{told['discrepancy']['all']['last']:.4f}" in text
+    assert f"predicted classes (effective number): {told['effective_classes']:.1f}" in text
+    assert f"on 24 of 48 images: {100 * compared['changed']:.1f} % of the predictions changed" in text
+    assert f"source model {compared['source_effective_classes']:.1f}" in text
+    assert "guard: no verdicts" in text
+    tent = ("run", str(clothes_by_class), "-m", "embedded", "--method", "tent", "--limit", "32", "--batch", "16")
+    text = invoke(*tent, "--workers", "0", "--compare", "0", "--out", str(tmp_path / "t.csv"), catch=False).stdout
+    assert "top-1" in text
+    assert "discrepancy" not in text
+    assert "source model" not in text
+
+
+def test_a_run_that_goes_on_gives_the_summary_of_an_undisturbed_one(
+    unlabelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole.csv", tmp_path / "stopped.csv"
+    expected = observed(run_unlabelled(unlabelled, whole, "--json"))
+    add = Predictions.add
+
+    def stop_at_the_fifth(self: Predictions, answered: Answered) -> None:
+        if answered.batch.number == 4:
+            raise InputError("killed")
+        add(self, answered)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Predictions, "add", stop_at_the_fifth)
+        with pytest.raises(InputError, match="killed"):
+            run_unlabelled(unlabelled, stopped, "--every", "0")
+    assert observed(run_unlabelled(unlabelled, stopped, "--json")) == expected
+    assert stopped.read_bytes() == whole.read_bytes()
+
+
+def test_guard_verdicts_are_counted(unlabelled: Path, tmp_path: Path) -> None:
+    arguments = (
+        "run",
+        str(unlabelled),
+        "-m",
+        "embedded",
+        "--method",
+        "tent",
+        "-o",
+        "lr=1e9",
+        "--batch",
+        "16",
+        "--workers",
+        "0",
+    )
+    text = invoke(*arguments, "--out", str(tmp_path / "p.csv"), catch=False).stdout
+    told = json.loads(invoke(*arguments, "--out", str(tmp_path / "p.csv"), "--json", catch=False).stdout)
+    count = told["observed"]["guard_verdicts"]
+    assert count == len(told["guard"]) > 1
+    assert f"guard: {count} verdicts" in text
 
 
 def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from navia.errors import InputError, SpecError
-from navia.files import expanded
+from navia.files import expanded, to_bytes
 from navia.images import sample
 from navia.images.folder import Stamp, stamp
 from navia.images.layouts import Layout, recognise
@@ -100,7 +100,7 @@ def times(stamps: Iterable[tuple[str, Stamp]]) -> str | None:
 
 
 def _joined(lines: Sequence[str]) -> str | None:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else None
+    return hashlib.sha256(to_bytes("\n".join(lines))).hexdigest()[:16] if lines else None
 
 
 def model_digest(model: str) -> str | None:

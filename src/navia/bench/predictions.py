@@ -26,6 +26,7 @@ from navia.adapt.adapter import Adapter
 from navia.adapt.losses import entropy
 from navia.adapt.parameters import fingerprint
 from navia.adapt.statistics import SourceStatistics
+from navia.bench.observed import Observed, spread_of
 from navia.bench.run import Answered
 from navia.errors import InputError
 from navia.files import exclusive, to_bytes, written_whole
@@ -35,7 +36,7 @@ from navia.interrupts import interrupts_held_back
 from navia.measure.quality import calibration_error, wilson
 from navia.vit.vit import ViT
 
-COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")
+COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")  # truth only where labels are known
 WORKERS_OUTLIVE = 8.0  # seconds; the decoding processes of a killed run notice after 5, and until then hold its file
 
 
@@ -68,6 +69,7 @@ class Progress:
     seconds: float = 0.0
     guard: list[str] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
+    observed: Observed = field(default_factory=Observed)
     finished: bool = False
 
 
@@ -105,13 +107,22 @@ def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream
 
 
 class Predictions:
-    """`begin`, `take` or `add` every batch, `finish`; used as a context manager it saves its state on the way out."""
+    """`begin`, `take` or `add` every batch, `finish`; used as a context manager it saves its state on the way out.
+    labelled: the images may have labels, so that there is a column for them."""
 
-    def __init__(self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: dict[str, Any],
+        class_names: Sequence[str] | None,
+        every: float = 30.0,
+        labelled: bool = True,
+    ) -> None:
         self.path = path
         self.state_path = state_of(path)
         self.class_names = class_names
         self.every = every
+        self.columns = [name for name in COLUMNS if labelled or name != "truth"]
         self.progress = Progress(json.loads(json.dumps(settings)))
         self.within_batch = False  # the adapter has begun a batch whose rows are not all written
         self._saved = time.monotonic()
@@ -151,10 +162,12 @@ class Predictions:
         """Append the rows of a batch."""
         self.within_batch = True  # until its rows are written the adapter is ahead of them
         batch, step = answered.batch, answered.step
-        self._write("".join(_csv_line(row) for row in _rows(batch, answered.logits, self.class_names)))
+        rows = _rows(batch, answered.logits, self.class_names)
+        self._write("".join(_csv_line([row[name] for name in self.columns]) for row in rows))
         self.progress.finished = False  # a watched folder that had been answered has got more pictures
         self.progress.batches = batch.number + 1
         self.progress.seconds += step.seconds_answer + step.seconds_update
+        self.progress.observed.add(answered)
         if step.guard:
             self.progress.guard.append(f"batch {batch.number}: {step.guard}")
         self.within_batch = False
@@ -188,6 +201,10 @@ class Predictions:
         found = {domain: _score([row for row in rows if row["domain"] == domain]) for domain in domains if len(domains) > 1}
         return {**found, "": _score(rows)}
 
+    def effective_classes(self) -> float | None:
+        """Effective number of the predicted classes; None before the first prediction."""
+        return spread_of(int(row["label"]) for row in self._read())
+
     def __enter__(self) -> Self:
         return self
 
@@ -210,6 +227,7 @@ class Predictions:
         try:
             state = torch.load(self.state_path, weights_only=True)
             progress = Progress(**state["progress"])
+            progress.observed = Observed(**state["progress"]["observed"])
         except Exception as error:
             raise InputError(f"{str(self.state_path)!r} is damaged ({error}); start anew with --restart") from error
         ours, theirs = self.progress.settings, progress.settings
@@ -221,7 +239,7 @@ class Predictions:
 
     def _start_anew(self, restart: bool) -> None:
         """With a first state at once, so that rows without any are somebody else's, or of a finished run."""
-        head = _csv_line(COLUMNS)
+        head = _csv_line(self.columns)
         if not restart and self.path.read_bytes() not in (b"", head.encode()):
             raise InputError(f"{str(self.path)!r} exists and has no state to go on from: take another --out, or --restart")
         self.state_path.unlink(missing_ok=True)
@@ -255,20 +273,20 @@ class Predictions:
             raise InputError(f"cannot write {str(self.path)!r}: {error}; what was answered before is kept") from error
 
 
-def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> list[tuple[Any, ...]]:
+def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> list[dict[str, Any]]:
     confidence, label = logits.double().softmax(dim=1).max(dim=1)
     uncertainty = entropy(logits.double())
     return [
-        (
-            batch.names[i],
-            int(label[i]),
-            class_names[int(label[i])] if class_names else "",
-            f"{confidence[i]:.6f}",
-            f"{uncertainty[i]:.6f}",
-            int(batch.labels[i]) if batch.labels[i] >= 0 else "",
-            batch.domains[i],
-            batch.number,
-        )
+        {
+            "path": batch.names[i],
+            "label": int(label[i]),
+            "name": class_names[int(label[i])] if class_names else "",
+            "confidence": f"{confidence[i]:.6f}",
+            "entropy": f"{uncertainty[i]:.6f}",
+            "truth": int(batch.labels[i]) if batch.labels[i] >= 0 else "",
+            "domain": batch.domains[i],
+            "batch": batch.number,
+        }
         for i in range(len(batch.names))
     ]
 
@@ -281,7 +299,7 @@ def _csv_line(values: Sequence[Any]) -> str:
 
 def _score(rows: Sequence[dict[str, str]]) -> Score:
     uncertainty = sum(float(row["entropy"]) for row in rows) / max(1, len(rows))
-    return Score(len(rows), uncertainty, _judge([row for row in rows if row["truth"] != ""]))
+    return Score(len(rows), uncertainty, _judge([row for row in rows if row.get("truth", "") != ""]))
 
 
 def _judge(rows: Sequence[dict[str, str]]) -> Judged | None:

@@ -14,11 +14,13 @@ from navia.images.loader import Batch, Loader
 
 @dataclass(frozen=True)
 class Answered:
-    """A batch, the logits [B, C] that it got from before its update, and what the step saw."""
+    """A batch, the logits [B, C] that it got from before its update, and what the step saw. source: logits of the source
+    model, where that was asked too."""
 
     batch: Batch
     logits: Tensor
     step: Step
+    source: Tensor | None = None
 
 
 def run(adapter: Adapter, batches: Iterable[Batch]) -> Iterator[Answered]:

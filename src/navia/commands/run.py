@@ -41,7 +41,9 @@ from navia.errors import SpecError
 
 if TYPE_CHECKING:
     from navia.adapt.adapter import Adapter
+    from navia.bench.observed import Observed
     from navia.bench.predictions import Predictions, Score
+    from navia.bench.predictions import Progress as RunProgress
     from navia.callbacks import Callbacks
     from navia.images.loader import Batch, Loader
     from navia.images.open import Opened
@@ -88,6 +90,9 @@ def run(
             help="Also to tensorboard:DIR, wandb:PROJECT or mlflow:URI; repeatable.", autocompletion=completion.logs
         ),
     ] = None,
+    compare: Annotated[
+        int, typer.Option(help="Batches on which the source model predicts too, to count what changed; 0: none.", min=0)
+    ] = 8,
     every: Annotated[float, typer.Option(help="Seconds between saved states: what a kill may cost.", min=0)] = 30.0,
     crop_only: CropOnlyOption = False,
     device: DeviceOption = "auto",
@@ -141,21 +146,26 @@ def run(
     if rank and loader is not None:  # the first process writes; the others take part
         _take_part(adapter, loader)
         return
-    with Predictions(out, settings, shown, every).begin(adapter, restart) as predictions:
+    labelled = opened is not None and any(domain.collection.labels is not None for domain in opened.domains)
+    with Predictions(out, settings, shown, every, labelled).begin(adapter, restart) as predictions:
         if loader is None:
             batches: Iterable[Batch] = _arriving(images, vit, predictions, batch, wait, idle)
         else:
             batches = _remaining(adapter, predictions, loader)
-        _write_answers(adapter, predictions, batches, loader, callbacks)
+        _write_answers(adapter, predictions, batches, loader, callbacks, compare)
         scores = predictions.finish()
+        classes_predicted = predictions.effective_classes()
         leave()
     if save:
         write(save, adapter.save)
     if as_json:
         described = {key or "all": dataclasses.asdict(score) for key, score in scores.items()}
-        print_json({"out": str(out), "scores": described, **dataclasses.asdict(predictions.progress)})
+        observed = predictions.progress.observed.as_dict()
+        observed |= {"effective_classes": classes_predicted, "guard_verdicts": len(predictions.progress.guard)}
+        progress = dataclasses.asdict(predictions.progress) | {"observed": observed}
+        print_json({"out": str(out), "scores": described, **progress})
         return
-    _print_summary(vit, predictions, scores, out, save)
+    _print_summary(vit, predictions, scores, classes_predicted, out, save)
 
 
 def _check_follow(rank: int | None, **given: Any) -> None:
@@ -250,10 +260,11 @@ def _write_answers(
     batches: "Iterable[Batch]",
     loader: "Loader | None",
     callbacks: "Callbacks",
+    compare: int,
 ) -> None:
     callbacks.start(adapter)
     try:
-        _answer(adapter, predictions, batches, loader, callbacks)
+        _answer(adapter, predictions, batches, loader, callbacks, compare)
     except KeyboardInterrupt:
         done = f"after {predictions.progress.batches} batches, kept in {predictions.path}; the same command goes on"
         if predictions.within_batch:
@@ -270,16 +281,22 @@ def _answer(
     batches: "Iterable[Batch]",
     loader: "Loader | None",
     callbacks: "Callbacks",
+    compare: int,
 ) -> None:
+    from navia.bench.observed import source_model
     from navia.bench.run import Answered, answer
     from navia.bench.together import answer_together
 
-    answer_one = answer_together if adapter.method.world.distributed else answer
+    together = adapter.method.world.distributed
+    answer_one = answer_together if together else answer
+    total = None if loader is None else len(loader.plan)
+    # not where each process has only its share of the images
+    predict_by_source = source_model(adapter, total, 0 if together else compare)
     before = list(predictions.progress.unreadable)
 
     def answer_next(batch: "Batch") -> Answered:
         note_unreadable()
-        return answer_one(adapter, batch)
+        return dataclasses.replace(answer_one(adapter, batch), source=predict_by_source(batch))
 
     def note_unreadable() -> None:
         if loader is not None:
@@ -287,7 +304,6 @@ def _answer(
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        total = None if loader is None else len(loader.plan)
         task = progress.add_task("batches", total=total, completed=predictions.progress.batches)
         for batch in batches:
             answered = predictions.take(functools.partial(answer_next, batch), _say_that_it_waits)
@@ -303,16 +319,19 @@ def _say_that_it_waits() -> None:
     errors.print(f"navia: stops after this batch; {again}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_summary(vit: "ViT", predictions: "Predictions", scores: "dict[str, Score]", out: Path, save: Path | None) -> None:
+def _print_summary(
+    vit: "ViT",
+    predictions: "Predictions",
+    scores: "dict[str, Score]",
+    classes_predicted: float | None,
+    out: Path,
+    save: Path | None,
+) -> None:
     progress = predictions.progress
     console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False, soft_wrap=True)
-    table = Table("part", "images", "top-1", "95 %", "ECE", "mean entropy")
-    for name, score in scores.items():
-        cells = ["", "", ""]
-        if (judged := score.judged) is not None:
-            cells = [f"{100 * judged.top1:.1f} %", f"{100 * judged.low:.1f} - {100 * judged.high:.1f}", f"{judged.ece:.3f}"]
-        table.add_row(Text(name or "all"), f"{score.images:,}", *cells, f"{score.entropy:.3f}")
-    console.print(table)
+    console.print(_table(scores, progress.observed))
+    for line in _without_labels(progress, scores[""].images, classes_predicted):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     pace = 1000 * progress.seconds / max(1, scores[""].images)
     console.print(f"{pace:.1f} ms per image for answer and update -> {out}", markup=False, soft_wrap=True)
     for line in progress.guard:
@@ -321,3 +340,41 @@ def _print_summary(vit: "ViT", predictions: "Predictions", scores: "dict[str, Sc
         console.print(f"left out: {name} ({why})", markup=False, soft_wrap=True)
     if save:
         console.print(f"adapted state -> {save}", markup=False, soft_wrap=True)
+
+
+def _table(scores: "dict[str, Score]", observed: "Observed") -> Table:
+    """Only columns that something is known for."""
+    judged = scores[""].judged is not None
+    table = Table("part", "images", *(("top-1", "95 %", "ECE") if judged else ()), "mean entropy")
+    measured = observed.discrepancy() is not None
+    if measured:
+        table.add_column("first discrepancy")
+        table.add_column("last discrepancy")
+    for name, score in scores.items():
+        cells = [f"{score.images:,}"]
+        if score.judged is not None:
+            own = score.judged
+            cells += [f"{100 * own.top1:.1f} %", f"{100 * own.low:.1f} - {100 * own.high:.1f}", f"{own.ece:.3f}"]
+        elif judged:
+            cells += ["", "", ""]
+        cells.append(f"{score.entropy:.3f}")
+        if measured:
+            pair = observed.discrepancy(name)
+            cells += [f"{value:.4f}" for value in pair] if pair else ["", ""]
+        table.add_row(Text(name or "all"), *cells)
+    return table
+
+
+def _without_labels(progress: "RunProgress", images: int, classes_predicted: float | None) -> Iterator[str]:
+    """What helps to judge a run whether or not labels are known."""
+    if classes_predicted is not None:
+        yield f"predicted classes (effective number): {classes_predicted:.1f}"
+    compared = progress.observed.comparison()
+    if compared is not None:
+        ours, theirs = compared.effective_classes, compared.source_effective_classes
+        yield (
+            f"against the source model, on {compared.images:,} of {images:,} images: {100 * compared.changed:.1f} % of the "
+            f"predictions changed; effective classes {ours:.1f}, source model {theirs:.1f}"
+        )
+    count = len(progress.guard)
+    yield f"guard: {'no verdicts' if not count else '1 verdict' if count == 1 else f'{count} verdicts'}"
