@@ -20,6 +20,7 @@ from navia.images import imagenet
 from navia.images.loader import Loader
 from navia.images.open import open_domains
 from navia.images.streams import make_stream
+from navia.vit.device import find_device
 from tests.families import build
 
 TINY = "timm:vit_tiny_patch16_224"
@@ -138,6 +139,19 @@ def test_cost_measures_on_request() -> None:
     (row,) = json.loads(result.stdout)
     assert row["timing"]["batch"] == 1
     assert row["timing"]["ms_per_image"] > 0
+
+
+def test_cost_measures_on_the_device_that_is_asked_for_and_says_so() -> None:
+    """The meta device stands for a GPU: a forward there computes shapes alone."""
+    command = ("cost", TINY, "-r", "none", "--measure", "--batch", "1", "--rounds", "1")
+    usual = str(find_device())
+    for asked, device in (((), usual), (("--device", "meta"), "meta")):
+        (row,) = json.loads(invoke(*command, *asked, "--json").stdout)
+        assert row["timing"]["device"] == device
+        assert f"time and memory on {device}" in " ".join(invoke(*command, *asked).stdout.split())
+    result = invoke(*command, "--device", "abacus")
+    assert result.exit_code == 1
+    assert "no device 'abacus'" in str(result.exception)
 
 
 def test_cost_table_is_never_cut_short() -> None:

@@ -15,6 +15,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BatchFeature
 
 import navia
@@ -772,6 +774,41 @@ def test_cotta_averages_augmented_views_when_unsure(vit: navia.ViT) -> None:
     assert not torch.allclose(sure, first, atol=1e-4)
     unsure.reset()
     assert torch.equal(unsure(x), first)
+
+
+def test_cotta_draws_what_it_restores_where_the_weights_are(vit: navia.ViT) -> None:
+    """On the meta device, which stands for a GPU; there is no generator for it, so the global one draws."""
+    method = navia.adapt(vit, "cotta", guard=False).method
+    method.device_generator = None
+    method.parameters = {name: nn.Parameter(p.detach().to("meta")) for name, p in method.parameters.items()}
+    method.source_weights = {name: p.detach() for name, p in method.parameters.items()}
+    method.generator = None
+    drawn: list[torch.device] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if "rand" in str(func):
+                drawn.append(out.device)
+            return out
+
+    with Watch():
+        method._restore_some()
+    assert len(drawn) == len(method.parameters)
+    assert {device.type for device in drawn} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_cotta_on_a_gpu_resumes_to_the_bit_and_takes_states_of_a_cpu() -> None:
+    on_cpu, vit = build(VIT), build(VIT).cuda()
+    whole, resumed = (navia.adapt(vit, "cotta", restore=0.05) for _ in range(2))
+    whole(shifted(vit, 12, 0).cuda())
+    resumed.load_state_dict(whole.state_dict())
+    x = shifted(vit, 12, 1).cuda()
+    whole(x), resumed(x)
+    assert all(torch.equal(p, resumed.method.parameters[name]) for name, p in whole.method.parameters.items())
+    resumed.load_state_dict(navia.adapt(on_cpu, "cotta").state_dict())
+    resumed(x)
 
 
 class TestFoaSearch:

@@ -8,9 +8,11 @@ from torch import Tensor
 from navia.images.preprocessing import Preprocessing
 
 
-def augment(images: Tensor, preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
+def augment(
+    images: Tensor, preprocessing: Preprocessing, generator: torch.Generator, noise: torch.Generator | None = None
+) -> Tensor:
     """Normalised images [B, C, H, W] -> another view of them, normalised. Works on pixels in [0, 1]: normalised values
-    must not be clipped there."""
+    must not be clipped there. noise: a generator on the images' device, which draws the noise; None: `generator` does."""
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms import functional as F
 
@@ -41,8 +43,9 @@ def augment(images: Tensor, preprocessing: Preprocessing, generator: torch.Gener
     x = F.center_crop(F.gaussian_blur(x, [5, 5], [draw(0.001, 0.5)] * 2), [height, width])
     if draw(0, 1) < 0.5:
         x = F.hflip(x)
-    noise = torch.randn(x.shape, generator=generator).to(x) * 0.005
-    return _normalise((x + noise).clamp(0, 1), preprocessing)
+    drawer = noise or generator
+    drawn = torch.randn(x.shape, generator=drawer, device=drawer.device).to(x) * 0.005
+    return _normalise((x + drawn).clamp(0, 1), preprocessing)
 
 
 def _normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:

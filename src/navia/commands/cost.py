@@ -31,6 +31,7 @@ def cost(
     measure: Annotated[bool, typer.Option("--measure", help="Also time real forwards and their peak memory.")] = False,
     batch: Annotated[int, typer.Option(help="Batch size for --measure.")] = 8,
     rounds: Annotated[int, typer.Option(help="Timed rounds for --measure.")] = 5,
+    device: Annotated[str, typer.Option(help="For --measure: cpu, cuda, ...; auto: a GPU where there is one.")] = "auto",
     plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -40,9 +41,12 @@ def cost(
     (2^30; without the attention products where nothing is reduced), for comparing with its numbers only.
     """
     from navia.measure.cost import cost as count
+    from navia.vit.device import find_device
     from navia.vit.load import load
 
     vit = load(model, pretrained=False)
+    if measure:
+        vit = vit.to(find_device(device))
     specs = reduce or ["none", "tome:4", "tome:8", "evit:8", "tofu:8"]
     options = parse_options(option)
     counted: dict[str, Any] = {"forwards": forwards, "prompts": prompts}
@@ -53,7 +57,8 @@ def cost(
         print_json([row.as_dict() for row in rows])
         return
     dense = count(vit, "none", **counted).gmacs
-    title = Text(f"{vit.name}: {rows[0].parameters / 1e6:.1f} M parameters, per image")
+    measured = f"; time and memory on {vit.cls_token.device}" if measure else ""
+    title = Text(f"{vit.name}: {rows[0].parameters / 1e6:.1f} M parameters, per image{measured}")
     table = Table(title=title, title_justify="left")
     for column in ("method", "reduce", "GMACs", "of dense", "paper", "tokens in", "out", "trainable"):
         table.add_column(column, justify="left" if column in ("method", "reduce") else "right")

@@ -21,7 +21,7 @@ from navia.vit.vit import ViT
 class Timing:
     """Milliseconds per image: median and the quartiles over rounds; peak memory in MiB above the level before.
 
-    On CPU the peak is that of the process's resident memory, on CUDA that of the allocator."""
+    On CPU the peak is that of the process's resident memory, on CUDA that of the allocator. device: where it ran."""
 
     batch: int
     rounds: int
@@ -29,6 +29,7 @@ class Timing:
     low: float
     high: float
     peak_mib: float
+    device: str
 
 
 def random_images(vit: ViT, count: int) -> Tensor:
@@ -66,7 +67,7 @@ def measure(call: Callable[[], object], batch: int, rounds: int, device: torch.d
         call()
         _synchronise(device)
         times.append((time.perf_counter() - start) * 1000 / batch)
-    return Timing(batch, rounds, median(times), *quartiles(times), peak)
+    return Timing(batch, rounds, median(times), *quartiles(times), peak, str(device))
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:

@@ -46,6 +46,9 @@ class Cotta(Method):
         self.teacher = private_copy(self.vit, self.parameters)
         anchor = dict(self.anchor.model.named_parameters())
         self.source_weights = {name: anchor[name].detach() for name in self.parameters}
+        device = self.vit.cls_token.device
+        # as many numbers as the model has weights, every step: drawn where the weights are
+        self.device_generator = None if device.type == "cpu" else torch.Generator(device).manual_seed(self.seed)
 
     @property
     def answering(self) -> ViT:
@@ -80,7 +83,7 @@ class Cotta(Method):
             return self.predict(images)
         total = torch.zeros((), device=images.device)
         for _ in range(self.options.augmentations):
-            total = total + self.predict(augment(images, self.vit.preprocessing, self.generator))
+            total = total + self.predict(augment(images, self.vit.preprocessing, self.generator, self.device_generator))
         return total / self.options.augmentations
 
     @torch.no_grad()
@@ -95,9 +98,10 @@ class Cotta(Method):
         """Each scalar of the student goes back to the source with a small probability."""
         if self.options.restore == 0:
             return
+        generator = self.device_generator or self.generator
         for name, parameter in self.parameters.items():
-            mask = torch.rand(parameter.shape, generator=self.generator) < self.options.restore
-            parameter.copy_(torch.where(mask.to(parameter.device), self.source_weights[name], parameter))
+            drawn = torch.rand(parameter.shape, generator=generator, device=parameter.device)
+            parameter.copy_(torch.where(drawn < self.options.restore, self.source_weights[name], parameter))
 
     def tensors(self) -> dict[str, Tensor]:
         teacher = dict(self.teacher.model.named_parameters())
@@ -116,8 +120,15 @@ class Cotta(Method):
 
     def state(self) -> dict[str, Any]:
         teacher = {name: value.clone() for name, value in self.tensors().items() if name.startswith("teacher.")}
-        return super().state() | {"teacher": teacher}
+        drawn = None if self.device_generator is None else self.device_generator.get_state()
+        return super().state() | {"teacher": teacher, "device_generator": drawn}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """To the bit on the kind of device that it was taken on; on another the random numbers start anew."""
         super().load_state(state)
         self.load_tensors(state["teacher"])
+        if self.device_generator is not None:
+            drawn = state.get("device_generator")
+            self.device_generator.manual_seed(self.seed)
+            if drawn is not None:
+                self.device_generator.set_state(drawn)
