@@ -4,15 +4,19 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
 DIST = --dist loadfile --no-loadscope-reorder  # a file is one worker's, so that its servers start once; tests/conftest.py orders them
+# Which build of torch: the address of a package index, e.g. the one for CPU builds that pytorch.org names. Without it pip's own
+# indexes decide (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL); the public one gives a CUDA build of several GB on Linux.
+TORCH_INDEX ?=
+PIP_INSTALL = pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: setup test test-fast check pytest coverage browser demo dist docs format bench clean
 
 setup: $(VENV)/.installed
 
-# constraints.txt pins the tested versions; without it pip would fetch several GB of CUDA builds for torch
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,hf,bench,ray,serve,export,docs]"
+	$(BIN)/$(PIP_INSTALL) --editable ".[dev,hf,bench,ray,serve,export,docs]"
+	@$(BIN)/python tools/installed.py $(VENV)
 	@touch $@
 
 test: check pytest  ## style, types, then all tests but the browser's
@@ -42,7 +46,7 @@ dist: setup  ## wheel and source package; the wheel runs the demo in an empty en
 	rm -rf dist
 	$(BIN)/python -m build --quiet --outdir dist
 	$(PYTHON) -m venv dist/venv
-	dist/venv/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[bench]"
+	dist/venv/bin/$(PIP_INSTALL) "$$(ls dist/*.whl)[bench]"
 	cd dist && venv/bin/navia demo --count 64 --out demo.html
 
 docs: setup  ## the documentation as a site, in site/

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import navia
 from navia.adapt.method import METHODS
 from navia.errors import SpecError
 from navia.reduce import REDUCERS
 from navia.registry import Registry
+
+ROOT = Path(__file__).parents[1]
 
 
 def fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -63,6 +66,30 @@ def test_version_and_program_are_those_of_the_installed_package() -> None:
     assert importlib.metadata.version("navia") == navia.__version__
     (program,) = importlib.metadata.entry_points(group="console_scripts", name="navia")
     assert program.value == "navia.cli:main"
+
+
+# ---- installation
+
+
+@pytest.mark.parametrize(("given", "asked"), [((), False), (("TORCH_INDEX=URL",), True)])
+def test_the_index_of_torch_can_be_chosen(given: tuple[str, ...], asked: bool, tmp_path: Path) -> None:
+    """`make -n` prints what it would do."""
+    command = ["make", "--dry-run", "setup", f"VENV={tmp_path}/venv", *given]
+    plain = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "TORCH_INDEX")}
+    done = subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True, check=True)
+    (install,) = (line for line in done.stdout.splitlines() if "pip install" in line)
+    assert ("--extra-index-url URL" in install) is asked
+    assert "--constraint constraints.txt" in install
+    assert f"tools/installed.py {tmp_path}/venv" in done.stdout
+
+
+def test_setup_says_which_torch_it_installed(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(200_000_000)
+    script = [sys.executable, str(ROOT / "tools" / "installed.py"), str(tmp_path)]
+    said = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    assert said == f"installed: torch {torch.__version__} ({build} build), {tmp_path} 0.2 GB\n"
 
 
 # ---- registry
