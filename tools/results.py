@@ -1,31 +1,29 @@
 """docs/results.md from the rows of `navia bench`: python tools/results.py DIR. Cells without a row are listed as such.
 
-The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once. A row belongs to a
-cell that was asked for in the same words: neither the weights nor the images need to be there. The rows are kept beside the
-page (docs/assets/results.jsonl) with the specs (docs/assets/specs), as `navia report` reads them, and so is the picture of
-the README (docs/assets/results.png), drawn of the spec `orders` once all its cells were run.
+The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once; `navia bench` keeps
+each of them there. The rows are kept beside the page (docs/assets/results.jsonl) with their specs (docs/assets/specs), as
+`navia report` reads them, and so is the picture of the README (docs/assets/results.png), drawn of the spec `orders` once all
+its cells were run.
 """
 
-import dataclasses
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from navia.bench.cell import Cell
-from navia.bench.grid import cells
 from navia.bench.store import Store
 from navia.report.figures import STYLE, accuracy_bars
 from navia.report.results import Results, Table, how_to_read, tabulate
 from navia.report.tables import headline, markdown, setting_text
 from navia.report.words import listed, readable
-from navia.spec import Spec, read_spec
+from navia.spec import read_spec
 
 ROOT = Path(__file__).parents[1]
+Cell = dict[str, Any]  # of a kept spec
 SPECS = ("table1", "orders", "ablation", "layers", "rates")
 WIDTH = 150
 LEAD = """# Results
@@ -44,37 +42,26 @@ cut to 224 px, at `{images}`, seen from where the command runs: put them there, 
 
 
 def main(folder: Path) -> None:
-    specs = {name: read_spec(ROOT / "benchmarks" / "results" / f"{name}.yaml") for name in SPECS}
-    rows = rows_by_cell(specs.values(), Store(folder).rows())
-    first = specs[SPECS[0]]
+    store, assets = Store(folder), ROOT / "docs" / "assets"
+    rows = {row["key"]: row for row in store.rows()}
+    kept = {spec["name"]: spec for spec in store.specs()}
+    if lost := [name for name in SPECS if name not in kept]:
+        sys.exit(f"{folder / 'specs'} has no {', '.join(lost)}: run the specs in benchmarks/results into {folder} first")
+    files = {name: ROOT / "benchmarks" / "results" / f"{name}.yaml" for name in SPECS}
+    first = read_spec(files[SPECS[0]])
     lead = LEAD.format(checkpoint=first.models[0].checkpoint, images=first.data[0].path)
     parts = [lead, "```sh\n" + "\n".join(_commands()) + "\n```"]
-    for name, spec in specs.items():
-        title = (ROOT / "benchmarks" / "results" / f"{name}.yaml").read_text().split("\n")[0].removeprefix("# ")
-        parts += [f"## {title}", *section(name, spec, rows)]
+    for name, file in files.items():
+        title = file.read_text().split("\n")[0].removeprefix("# ")
+        parts += [f"## {title}", *section(kept[name], rows)]
     (ROOT / "docs" / "results.md").write_text("\n\n".join(parts) + "\n")
-    assets = ROOT / "docs" / "assets"
-    if all(cell.key in rows for cell in cells(specs["orders"])):
-        draw("orders", specs["orders"], rows, assets / "results.png")
-    kept = "".join(json.dumps(row) + "\n" for row in rows.values())
-    (assets / "results.jsonl").write_text(kept)
+    if all(cell["key"] in rows for cell in kept["orders"]["cells"]):
+        draw(kept["orders"], rows, assets / "results.png")
+    wanted = {cell["key"] for name in SPECS for cell in kept[name]["cells"]}
+    (assets / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for key, row in rows.items() if key in wanted))
     (assets / "specs").mkdir(exist_ok=True)
-    for order, (name, spec) in enumerate(specs.items()):
-        (assets / "specs" / f"{name}.json").write_text(json.dumps(kept_spec(name, spec, rows, order)) + "\n")
-
-
-def rows_by_cell(specs: Iterable[Spec], rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The rows that the specs ask for, by the keys of their cells; a row may have the key of files that are not here."""
-    wanted = {asked_for(cell.values()): cell.key for spec in specs for cell in cells(spec)}
-    found = {asked_for(row): row for row in rows}
-    return {wanted[words]: row for words, row in found.items() if words in wanted}
-
-
-def asked_for(values: dict[str, Any]) -> str:
-    """What a cell asks for, as it was written: without its label and without digests of files."""
-    usual = {field.name: field.default for field in dataclasses.fields(Cell)}
-    names = [name for name in usual if name != "label" and not name.endswith("_digest")]
-    return json.dumps({name: values.get(name, usual[name]) for name in names}, sort_keys=True)
+    for order, name in enumerate(SPECS):
+        (assets / "specs" / f"{name}.json").write_text(json.dumps({**kept[name], "order": order}) + "\n")
 
 
 def _commands() -> Iterator[str]:
@@ -83,13 +70,13 @@ def _commands() -> Iterator[str]:
     yield "python tools/results.py results"
 
 
-def section(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+def section(kept: dict[str, Any], rows: dict[str, dict[str, Any]]) -> Iterator[str]:
     """How much of a spec has been run, what came out, and what is missing."""
-    asked = cells(spec)
-    lost = [cell for cell in asked if cell.key not in rows]
+    asked = kept["cells"]
+    lost = [cell for cell in asked if cell["key"] not in rows]
     yield f"{len(asked) - len(lost)} of {len(asked)} cells have been run."
     if len(lost) < len(asked):
-        results = results_of(name, spec, rows)
+        results = results_of(kept, rows)
         for table in results.tables:
             yield from _table(table, with_headline=not lost)
         yield from map(_wrapped, results.apart)
@@ -97,21 +84,14 @@ def section(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Iterator[
         yield "Not run yet:\n\n" + "\n".join(missing(asked, lost))
 
 
-def results_of(name: str, spec: Spec, rows: dict[str, dict[str, Any]]) -> Results:
+def results_of(kept: dict[str, Any], rows: dict[str, dict[str, Any]]) -> Results:
     """Of the rows that one spec asks for."""
-    own = [rows[cell.key] for cell in cells(spec) if cell.key in rows]
-    return tabulate(own, specs=[kept_spec(name, spec, rows)])
+    return tabulate([rows[cell["key"]] for cell in kept["cells"] if cell["key"] in rows], specs=[kept])
 
 
-def kept_spec(name: str, spec: Spec, rows: dict[str, dict[str, Any]], order: int = 0) -> dict[str, Any]:
-    """As `navia bench` keeps it beside the rows, with their keys."""
-    asked = [{**cell.values(), "key": rows.get(cell.key, {"key": cell.key})["key"]} for cell in cells(spec)]
-    return {"name": name, "order": order, "spec": spec.model_dump(mode="json"), "cells": asked}
-
-
-def draw(name: str, spec: Spec, rows: dict[str, dict[str, Any]], picture: Path) -> None:
+def draw(kept: dict[str, Any], rows: dict[str, dict[str, Any]], picture: Path) -> None:
     """Means of the groups of corruptions and of all, as `navia report` draws them."""
-    (table,) = results_of(name, spec, rows).tables
+    (table,) = results_of(kept, rows).tables
     with matplotlib.rc_context(STYLE):
         figure = accuracy_bars(table.lines, [column for column in table.summed if column.is_accuracy])
         assert figure is not None, "a whole table has bars"
@@ -131,8 +111,8 @@ def _table(table: Table, with_headline: bool) -> Iterator[str]:
 def missing(asked: Sequence[Cell], lost: Sequence[Cell]) -> Iterator[str]:
     """A line for all labels that lack the same cells."""
     labels: dict[str, list[str]] = {}
-    for label in dict.fromkeys(cell.label for cell in lost):
-        own = [[cell for cell in part if cell.label == label] for part in (asked, lost)]
+    for label in dict.fromkeys(cell["label"] for cell in lost):
+        own = [[cell for cell in part if cell["label"] == label] for part in (asked, lost)]
         labels.setdefault(_what_is_lost(*own), []).append(f"`{label}`")
     for what, names in labels.items():
         yield _wrapped(f"- {', '.join(names)}: {what}", indent="  ")
@@ -142,10 +122,10 @@ def _what_is_lost(asked: Sequence[Cell], lost: Sequence[Cell]) -> str:
     """'all 45', or 'fog and snow in order 0; all 15 in orders 1 and 2'."""
     if len(lost) == len(asked):
         return f"all {len(asked)}"
-    orders = list(dict.fromkeys(cell.seed for cell in asked))
+    orders = list(dict.fromkeys(cell["seed"] for cell in asked))
     alike: dict[str, list[str]] = {}
     for order in orders:
-        there, gone = ([readable(cell.domain) for cell in part if cell.seed == order] for part in (asked, lost))
+        there, gone = ([readable(cell["domain"]) for cell in part if cell["seed"] == order] for part in (asked, lost))
         if gone:
             alike.setdefault(_domains(there, gone), []).append(str(order))
     if len(orders) == 1:
