@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"serve", "browser"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
+            # half a request, a connection that is cut: such tests leave sockets to the garbage collector on purpose
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 

@@ -11,6 +11,8 @@ from navia.images.domain import Domain
 from navia.images.folder import scan
 from navia.measure.quality import top_k
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def sample(deit: navia.ViT, imagenet: Path) -> tuple[Tensor, Tensor]:

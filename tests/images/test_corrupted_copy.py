@@ -186,7 +186,8 @@ def test_grey_stays_grey(tmp_path: Path, mode: str) -> None:
     grey = Preprocessing((48, 48), (0.5,), (0.5,), 56, "bilinear")
     for corruption in NOISE:
         path = tmp_path / "out" / corruption / "4" / "a.JPEG"
-        assert Image.open(path).mode == "L"
+        with Image.open(path) as written:
+            assert written.mode == "L"
         pixels = Domain("any", scan(tmp_path / "grey"), corruption, 4).picture(0, grey)
         assert pixels.ndim == 2
         assert path.read_bytes() == jpeg(pixels)
@@ -197,7 +198,8 @@ def test_all_else_becomes_rgb(tmp_path: Path, mode: str) -> None:
     (tmp_path / "other").mkdir()
     picture(3).convert(mode).save(tmp_path / "other" / "a.tif")
     copy(tmp_path / "other", tmp_path / "out", corruptions=["fog"], severities=[4])
-    assert Image.open(tmp_path / "out" / "fog" / "4" / "a.JPEG").mode == "RGB"
+    with Image.open(tmp_path / "out" / "fog" / "4" / "a.JPEG") as written:
+        assert written.mode == "RGB"
 
 
 def test_seeds_and_severities_differ(source: Path, tmp_path: Path) -> None:
