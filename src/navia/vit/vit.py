@@ -14,7 +14,7 @@ from navia.errors import InputError
 from navia.images.preprocessing import Preprocessing
 from navia.reduce import ReducerLike, Tokens, parse
 
-_MARGIN = 4.0  # that values may lie outside of [0, 1] before normalisation: noise does, pixels from 0 to 255 far more
+_MARGIN = 5.0  # that values may lie outside of [0, 1] before normalisation: noise does, pixels from 0 to 255 far more
 
 
 class ViT(nn.Module, ABC):
