@@ -21,6 +21,8 @@ from navia.images.loader import Loader
 from navia.images.streams import make_stream
 from navia.measure.quality import ece, top_k
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"class {i}" for i in range(10)]
 
 

@@ -698,6 +698,7 @@ def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
     assert running(tent, "snow", traces) == {}
 
 
+@pytest.mark.slow
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
     kept, gone = tmp_path / "table1-mine.png", tmp_path / "table7-running.svg"
     for path in (kept, gone):
@@ -713,6 +714,7 @@ def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) ->
     assert [path.read_bytes() for path in drawn if path.suffix == ".svg"] == before
 
 
+@pytest.mark.slow
 def test_groups_of_corruptions_are_drawn_with_their_numbers(tmp_path: Path) -> None:
     """15 bars have room for numbers, 45 do not."""
     rows = [
@@ -776,6 +778,7 @@ def run_command(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow
 def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     result = run_command(str(real))
     assert result.exit_code == 0, result.output
