@@ -20,6 +20,8 @@ from tests.families import build, images_for
 from tests.test_cli import invoke
 from tests.test_cli_run import run_arguments
 
+pytestmark = pytest.mark.slow
+
 
 class Remember(navia.Callback):
     def __init__(self) -> None:

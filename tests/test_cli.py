@@ -194,6 +194,7 @@ def test_tokens_as_json(picture: Path, tiny: Path, tmp_path: Path) -> None:
     assert out.is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["eata", "lame"])
 def test_explain_works_with_every_kind_of_method(method: str) -> None:
     arguments = ("--corruption", "contrast", "--count", "16", "--method", method, "--device", "cpu", "--json")
@@ -212,6 +213,7 @@ def test_methods_lists_methods_reducers_and_what_they_do() -> None:
     assert "merge the r most similar pairs" in " ".join(table.split())
 
 
+@pytest.mark.slow
 def test_stats_then_choose_on_a_folder(clothes: Path, tmp_path: Path) -> None:
     out = tmp_path / "new folder" / "source.safetensors"
     measured = invoke("stats", str(clothes), str(out), "-m", "embedded", "-r", "tome:2", "--json")
@@ -386,6 +388,7 @@ def test_misuse_exits_with_2_and_shows_the_usage(arguments: list[str]) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_the_program_itself_refuses_without_a_traceback() -> None:
     done = subprocess.run([sys.executable, "-m", "navia.cli", "cost", "timm:nope"], capture_output=True, text=True)
     assert done.returncode == 1

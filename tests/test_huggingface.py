@@ -91,6 +91,7 @@ def test_masked_classes_keep_their_names() -> None:
     assert sum(entry["score"] for entry in answer) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_embedded_model_recognises_clothes_and_wins_back_a_shift() -> None:
     from navia.images.domain import Domain
 

@@ -1,5 +1,6 @@
 """Answers on disk: the same bytes whether a run was disturbed or not, and nothing foreign overwritten."""
 
+import contextlib
 import dataclasses
 import functools
 import resource
@@ -20,6 +21,8 @@ from navia.images.domain import Domain, Pixels
 from navia.images.loader import Loader
 from navia.images.streams import make_stream
 from navia.measure.quality import ece, top_k
+
+pytestmark = pytest.mark.slow
 
 NAMES = [f"class {i}" for i in range(10)]
 
@@ -98,6 +101,7 @@ def test_scores_are_those_of_the_logits(golden_vit: navia.ViT, stream_pixels: Pi
     for answered in answers:
         predictions.add(answered)
     scores = predictions.finish()
+    predictions.file.close()
     assert list(scores) == ["clean", "dark", ""]
     judged = scores[""].judged
     assert judged is not None
@@ -117,6 +121,7 @@ def test_unlabelled_pictures_have_answers_and_no_accuracy(
     for answered in run(adapter, loader(golden_vit, Pixels(stream_pixels.images))):
         predictions.add(answered)
     scores = predictions.finish()
+    predictions.file.close()
     assert all(score.judged is None for score in scores.values())
     assert scores[""].images == 192
 
@@ -184,6 +189,8 @@ def test_a_full_disk_keeps_what_was_answered(
         for answered in run(adapter, loader(golden_vit, stream_pixels)):
             predictions.add(answered)
             predictions.save()
+    with contextlib.suppress(OSError):  # there is still no room for what it holds back
+        predictions.file.close()
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert len(lines) > 32
 

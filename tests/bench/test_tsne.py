@@ -21,6 +21,8 @@ from navia.measure.tsne import neighbour_accuracy
 from navia.spec import parse_spec
 from navia.vit.load import load
 
+pytestmark = pytest.mark.slow
+
 SPEC = """
 models: {name: embedded}
 data: {path: embedded, corruptions: contrast, severity: 1, images: 96}

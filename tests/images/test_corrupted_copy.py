@@ -31,6 +31,8 @@ from navia.images.domain import Domain
 from navia.images.folder import scan
 from navia.images.preprocessing import Preprocessing
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("cv2")
 pytest.importorskip("scipy")
 

@@ -9,6 +9,8 @@ from navia.errors import InputError
 from navia.measure.cost import cost
 from navia.measure.explain import answering_walk, explain, probe
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_probe_finds_what_is_linearly_there_and_nothing_else() -> None:
     generator = torch.Generator().manual_seed(0)

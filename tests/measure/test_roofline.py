@@ -91,6 +91,7 @@ def step_counts(vit: navia.ViT, case: Case) -> tuple[int, int]:
     return found, work_of(vit, parse(case.reduce), BATCH, passes_of(vit, case)).macs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_step_counts_what_its_method_does(embedded: navia.ViT, method: str) -> None:
     found, ours = step_counts(embedded, Case("step", method, "tome:16"))

@@ -34,6 +34,8 @@ from navia.measure.speed import (
 from navia.measure.trend import trend
 from navia.report.speed import COLUMNS, cell_text, foa_texts, read_speed, stream_text
 
+pytestmark = pytest.mark.slow
+
 SMALL = Setting("embedded", 2)
 STEP = Case("step", "navia", "tome:16")
 

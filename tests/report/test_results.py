@@ -706,6 +706,7 @@ def save_figures(results: Results, traces: Any, folder: Path) -> list[Path]:
         return draw_figures(results, traces, written)
 
 
+@pytest.mark.slow
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
     """Whatever their names are: only what the report has listed is its own."""
     kept = [tmp_path / name for name in ("table1-mine.png", "table1-running-notes.png", "table7-running.svg", "speed.png")]
@@ -756,6 +757,7 @@ def test_a_list_of_files_that_leads_elsewhere_deletes_nothing_there(tmp_path: Pa
         save_figures(tabulate([made_up()]), {}, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_groups_of_corruptions_are_drawn_with_their_numbers(tmp_path: Path) -> None:
     """15 bars have room for numbers, 45 do not."""
     rows = [
@@ -819,6 +821,7 @@ def run_command(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow
 def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     result = run_command(str(real))
     assert result.exit_code == 0, result.output

@@ -16,6 +16,8 @@ from navia.spec import parse_spec
 from tests.report.test_page import Parsed
 from tests.report.test_results import made_up, made_up_traces, run_command, save_figures
 
+pytestmark = pytest.mark.slow
+
 SPEC = """
 models: {name: embedded}
 data: {path: embedded, corruptions: contrast, severity: 1, images: 72}

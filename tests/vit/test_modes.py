@@ -14,6 +14,8 @@ from navia.reduce import parse
 from navia.vit.forward import Touch, run
 from tests.families import MODELS, SHALLOW, THREE, build, images_for, relative, shake
 
+pytestmark = pytest.mark.slow
+
 SPECS = ("none", "tome:3", "evit:3", "tofu:3")
 
 three_libraries = pytest.mark.parametrize("name", THREE)
