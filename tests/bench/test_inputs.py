@@ -199,8 +199,8 @@ def test_a_listing_is_reused_by_the_next_cells(tmp_path: Path, monkeypatch: pyte
 
 def test_a_grid_lists_every_folder_a_few_times_however_many_cells_it_has(tmp_path: Path, listed: Counter[str]) -> None:
     root = tree(tmp_path / "c", "fog/5")
-    for seeds in (1, 4):
+    for seeds in (1, 3):
         listed.clear()
-        spec = spec_of(root, runs="{method: [none, tent, lame]}").scaled(seeds=list(range(seeds)))
+        spec = spec_of(root, runs="{method: lame}").scaled(seeds=list(range(seeds)))
         list(run_grid(spec, Store(tmp_path / f"rows{seeds}")))
         assert listed[str(root / "fog" / "5" / max(sample.CLASSES[:2]))] <= 3
