@@ -297,8 +297,8 @@ def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:
     assert f"{100 * rows[-1]['top1']['contrast']:.1f}" in page
 
 
-def test_demo_on_a_model_and_folder_of_ones_own(few_by_class: Path, tmp_path: Path) -> None:
-    own = ("demo", "-m", "embedded", "--images", str(few_by_class), "--count", "32", "--corruption", "contrast")
+def test_demo_on_a_model_and_folder_of_ones_own(clothes_by_class: Path, tmp_path: Path) -> None:
+    own = ("demo", "-m", "embedded", "--images", str(clothes_by_class), "--count", "64", "--corruption", "contrast")
     result = invoke(*own, "--corruption", "fog", "--json", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)

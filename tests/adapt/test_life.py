@@ -812,7 +812,7 @@ def test_cotta_on_a_gpu_resumes_to_the_bit_and_takes_states_of_a_cpu() -> None:
 
 
 class TestFoaSearch:
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def tiny(self) -> navia.ViT:
         from timm.models.vision_transformer import VisionTransformer
 

@@ -556,9 +556,13 @@ def test_no_worker_outlives_a_killed_parent(running: Running) -> None:
     assert len(living(process.pid)) >= 3  # the parent and two workers
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    wait_until_gone(process.pid)
+
+
+def wait_until_gone(group: int) -> None:
     deadline = time.monotonic() + WAIT
-    while living(process.pid):
-        assert time.monotonic() < deadline, living(process.pid)
+    while living(group):
+        assert time.monotonic() < deadline, living(group)
         time.sleep(0.05)
 
 
@@ -576,7 +580,7 @@ def test_ctrl_c_says_how_far_it_got(running: Running, tmp_path: Path) -> None:
     assert f"navia: interrupted: {done} of 80 files are done, the same command goes on from there\n" in problems
     assert "Traceback" not in problems
     assert not any(name.endswith(".navia-part") for name in written)
-    assert living(process.pid) == []
+    wait_until_gone(process.pid)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

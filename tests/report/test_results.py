@@ -798,7 +798,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps(made_up()) + "\n")
     result = run_command(str(tmp_path), "--out", str(tmp_path / "file" / "report"))
     assert isinstance(result.exception, InputError)
-    assert "cannot write to " in str(result.exception)
+    assert "cannot write " in str(result.exception)
 
 
 # ---- rows of a real grid

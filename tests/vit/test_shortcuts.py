@@ -7,10 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
     register_module_full_backward_hook,
-    register_module_full_backward_pre_hook,
 )
 
 import navia
@@ -151,10 +148,6 @@ HOOKS: dict[str, Callable[[nn.Module, Callable[[Tensor], None]], Any]] = {
     "forward pre": lambda m, see: m.register_forward_pre_hook(lambda _, inputs: see(inputs[0])),
     "full backward": lambda m, see: m.register_full_backward_hook(lambda _, __, grads: see(grads[0])),
     "full backward pre": lambda m, see: m.register_full_backward_pre_hook(lambda _, grads: see(grads[0])),
-    "global forward": lambda m, see: register_module_forward_hook(lambda x, _, output: see(output) if x is m else None),
-    "global forward pre": lambda m, see: register_module_forward_pre_hook(lambda x, ins: see(ins[0]) if x is m else None),
-    "global backward": lambda m, see: register_module_full_backward_hook(lambda x, _, g: see(g[0]) if x is m else None),
-    "global backward pre": lambda m, see: register_module_full_backward_pre_hook(lambda x, g: see(g[0]) if x is m else None),
 }
 
 
@@ -168,6 +161,18 @@ def test_a_hook_sees_every_row_of_the_last_block(kind: str) -> None:
     finally:
         handle.remove()
     assert seen == [vit.prefix + vit.grid[0] * vit.grid[1]]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # the images themselves need no gradient
+def test_a_gradient_that_a_global_hook_keeps_is_not_changed_afterwards() -> None:
+    vit, kept = build("timm plain"), []
+    handle = register_module_full_backward_hook(lambda _, ins, outs: kept.extend((g, g.clone()) for g in outs))
+    try:
+        _walked(vit, "tome:3")
+    finally:
+        handle.remove()
+    assert len(kept) > vit.depth
+    assert all(torch.equal(now, then) for now, then in kept)
 
 
 @pytest.mark.parametrize("spec", ["none", "tome:3"])

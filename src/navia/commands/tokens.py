@@ -52,4 +52,4 @@ def tokens(
         print_json({"out": str(out), "reduce": [str(r) for r in reducers], "preprocessing": described})
         return
     console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False)
-    console.print(f"image, {', '.join(str(r) for r in reducers)} -> {out}", markup=False)
+    console.print(f"image, {', '.join(str(r) for r in reducers)} -> {out}", markup=False, soft_wrap=True)

@@ -104,7 +104,7 @@ def _writing(out: Path) -> Iterator[Written]:
 
 def _write(written: Written, name: str, text: str) -> Path:
     with written.file(name) as path:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(printable(text), encoding="utf-8")
     return written.paths[-1]
 
 

@@ -107,9 +107,10 @@ def run(
         if trace:
             tokens = tokens.traced()
         hooked = _hooked(vit)
+        kept = hooked or (_has_any_global_hook() and not torch.compiler.is_compiling())
         all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
-        reuse = not (hooked or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, hooked, breathe)
+        reuse = not (kept or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, kept, breathe)
         counts, cls_rows, seen = [tokens.length], [], []
         for layer, r in enumerate(reduce.amounts(vit.depth)):
             if vit.lean and torch.is_grad_enabled():
@@ -232,10 +233,11 @@ def _first_rows(tokens: Tokens, count: int) -> Tokens:
 
 
 def _hooked(vit: ViT) -> bool:
-    """Whether hooks of any kind look at, and may keep, inputs, outputs or gradients of the parts."""
+    """Whether hooks of the model's modules, of any kind, look at inputs, outputs or gradients. Global hooks do not count
+    here: flop counters and profilers set them, and should see the call as it is without them."""
     if torch.compiler.is_compiling():
         return False
-    return _has_any_global_hook() or any(
+    return any(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
         for module in vit.modules()
     )
