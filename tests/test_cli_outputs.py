@@ -10,6 +10,8 @@ from navia.errors import InputError, SpecError
 from navia.vit import load as loading
 from tests.test_cli import invoke
 
+pytestmark = pytest.mark.slow
+
 MODEL = ("-m", "embedded")
 
 

@@ -81,6 +81,7 @@ def test_run_watches_a_folder(flat: Path, tmp_path: Path) -> None:
         assert json.loads(invoke(*arguments, catch=False).stdout)["scores"]["all"]["images"] == 16
 
 
+@pytest.mark.slow
 def test_bench_and_its_report(by_class: Path, tmp_path: Path) -> None:
     spec = tmp_path / f"{CAFE}.yaml"
     wanted = (

@@ -13,6 +13,8 @@ from navia.images.domain import Domain
 from navia.images.sample import source_images
 from tests.families import MODELS, THREE, build, images_for
 
+pytestmark = pytest.mark.slow
+
 
 def answers_of(model: Callable[..., object], images: Tensor) -> Tensor:
     """Logits of a library's own module."""

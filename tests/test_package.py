@@ -156,12 +156,14 @@ for name in ("nms", "qnms"):
 """
 
 
+@pytest.mark.slow
 def test_timm_can_be_imported_after_navia() -> None:
     """With whatever torch and torchvision are installed here."""
     done = fresh("import navia, timm; timm.create_model('vit_tiny_patch16_224', depth=1)")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_torchvision_without_its_operators_can_be_imported_after_navia(tmp_path: Path) -> None:
     broken = _torchvision(tmp_path, "")
     alone = fresh("import torchvision", PYTHONPATH=broken)
@@ -171,6 +173,7 @@ def test_a_torchvision_without_its_operators_can_be_imported_after_navia(tmp_pat
     assert done.stdout.strip() == "1", done.stderr
 
 
+@pytest.mark.slow
 def test_importing_navia_mends_a_failed_import(tmp_path: Path) -> None:
     """In a notebook the first cell has failed; the next one imports navia and tries again."""
     code = "try:\n    import torchvision\nexcept RuntimeError:\n    import navia, torchvision\n    print('mended')"
@@ -178,12 +181,14 @@ def test_importing_navia_mends_a_failed_import(tmp_path: Path) -> None:
     assert done.stdout.strip() == "mended", done.stderr
 
 
+@pytest.mark.slow
 def test_a_working_torchvision_gets_no_declarations(tmp_path: Path) -> None:
     code = "import navia, torchvision; from navia.vit import torchvision_ops as ops; print(ops._declared)"
     done = fresh(code, PYTHONPATH=_torchvision(tmp_path, _LOADED))
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.slow
 def test_other_failures_of_torchvision_are_not_hidden(tmp_path: Path) -> None:
     done = fresh("import navia, torchvision", PYTHONPATH=_torchvision(tmp_path, "raise RuntimeError('something else')"))
     assert done.returncode == 1

@@ -23,6 +23,8 @@ from navia.reduce import REDUCERS
 from navia.spec import Spec, parse_spec, read_spec
 from tests.test_cli import invoke
 
+pytestmark = pytest.mark.slow
+
 OWN = '''
 """Sharper: own method and reducer of the tests."""
 

@@ -18,6 +18,8 @@ from navia.images.open import open_source
 from navia.spec import SourceSpec, parse_spec
 from tests.test_cli import invoke
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:

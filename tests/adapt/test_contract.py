@@ -34,15 +34,21 @@ REDUCERS = ("none", "tome:2", "evit:2", "tofu:2")
 
 HALF = "timm plain, bfloat16"
 
+
+def case(method: str, reduce: str, family: str) -> Any:
+    """The quick tests see one library."""
+    return pytest.param(method, reduce, family, marks=() if family == THREE[0] else pytest.mark.slow)
+
+
 every = pytest.mark.parametrize(
-    ("method", "reduce", "family"), [(m, r, f) for f in (*THREE, HALF) for r in REDUCERS for m in OPTIONS]
+    ("method", "reduce", "family"), [case(m, r, f) for f in (*THREE, HALF) for r in REDUCERS for m in OPTIONS]
 )
 
 # What is written once for all methods: every pair of method and reducer on one library, and on the others every method with
 # one reducer and one method with every reducer.
 pairs = pytest.mark.parametrize(
     ("method", "reduce", "family"),
-    [(m, r, f) for f in THREE for r in REDUCERS for m in OPTIONS if f == THREE[0] or r == "tome:2" or m == "navia"],
+    [case(m, r, f) for f in THREE for r in REDUCERS for m in OPTIONS if f == THREE[0] or r == "tome:2" or m == "navia"],
 )
 
 

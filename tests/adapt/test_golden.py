@@ -217,6 +217,7 @@ def test_the_rule_for_near_ties_holds_for_other_roundings(
     compare(name, stream, vit, golden_inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [("foabp_tome_r1_statsDense", {"lr": 0.00501}), ("lame_knn5", {"neighbours": 4})]
 )
@@ -232,6 +233,7 @@ def test_the_rule_for_near_ties_excuses_no_mistake(
         compare(name, "B", golden_vit, golden_inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("navia")])
 def test_navia_augmentations_and_loss(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
@@ -275,6 +277,7 @@ def test_fisher(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> 
             np.testing.assert_allclose(source.fisher[key], value, rtol=1e-3, atol=1e-9)
 
 
+@pytest.mark.slow
 @streams
 def test_foa(
     stream: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
@@ -304,6 +307,7 @@ def test_foa(
         np.testing.assert_allclose(answer, data[f"{stream}.logits"][batch], atol=tolerance(data, "A", batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cotta_det", "cotta_restore0.001"])
 def test_cotta_student_and_teacher(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)
@@ -318,6 +322,7 @@ def test_cotta_student_and_teacher(name: str, golden_vit: navia.ViT, golden_inpu
         np.testing.assert_allclose(sums, data[f"A.param.{who}_sums"], atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sar_foa_headx4", "sar_official_headx4", "sar_official"])
 def test_sar_running_loss_and_recoveries(name: str, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     data = golden(name)

@@ -574,6 +574,7 @@ class TestGuard:
         assert adapter.last is not None
         assert "not finite" in (adapter.last.guard or "")
 
+    @pytest.mark.slow
     def test_collapse_is_noticed_and_undone(self, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
         """Entropy minimisation at a hundred times its rate drives all predictions to one class; the guard forbids it."""
         guarded = navia.adapt(golden_vit, "tent", lr=0.1)
@@ -616,6 +617,7 @@ class TestGuard:
         with torch.no_grad():
             assert torch.equal(adapter.predict(x), golden_vit(x))
 
+    @pytest.mark.slow
     def test_a_hard_picture_that_stays_is_no_collapse(
         self, golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
     ) -> None:

@@ -18,6 +18,8 @@ from navia.images import sample
 from navia.images.folder import scan
 from navia.spec import Spec, parse_spec
 
+pytestmark = pytest.mark.slow
+
 
 def picture(path: Path, number: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,8 @@ from navia.bench.store import Store
 from navia.report.results.images import scores_of
 from navia.spec import parse_spec
 
+pytestmark = pytest.mark.slow
+
 SPEC = """
 models: [{name: embedded}]
 data: [{path: embedded, corruptions: [contrast, fog], severity: 3, IMAGES}]

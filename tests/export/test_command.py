@@ -15,6 +15,8 @@ from navia.images.domain import Domain
 from navia.images.sample import source_images, unseen_images
 from tests.test_cli import refused
 
+pytestmark = pytest.mark.slow
+
 
 def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["export", *arguments], env={"COLUMNS": "200"}, catch_exceptions=False)

@@ -1,5 +1,6 @@
 """The embedded sample: the model knows its clean images, and none of them is among the source."""
 
+import pytest
 import torch
 
 import navia
@@ -8,6 +9,7 @@ from navia.images.domain import Domain
 from navia.measure.quality import top_k
 
 
+@pytest.mark.slow
 def test_clean_accuracy_is_that_of_the_training_log() -> None:
     """90.1 % of all 2,000; 500 leave 1.3 points of standard error."""
     vit, domain = navia.load("embedded"), Domain("clean", sample.unseen_images())

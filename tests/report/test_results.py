@@ -726,6 +726,7 @@ def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) ->
     assert all(path.read_text() == "mine" for path in kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["results.md", "index.html", "table1-domains.png", "table1-running.svg"])
 def test_a_file_of_the_user_is_not_overwritten(name: str, tmp_path: Path) -> None:
     rows = [made_up(domain="fog"), made_up("tent", domain="fog")]
@@ -853,6 +854,7 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert [path.name for path in out.iterdir() if path.name.endswith(".navia-part")] == []
 
 
+@pytest.mark.slow
 def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
     result = run_command(str(real), "--json", "--out", str(tmp_path / "elsewhere"))
     assert result.exit_code == 0, result.output
@@ -865,6 +867,7 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / "index.html").exists()
 
 
+@pytest.mark.slow
 def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
     shown, note = example_pictures(tabulate(Store(real).rows()))
     assert [row.title for row in shown] == ["clean", "gaussian noise", "contrast"]
@@ -895,6 +898,7 @@ def test_the_crop_is_read_from_the_rows_description(golden_vit: Any) -> None:
         assert given.resize is None or read.interpolation == given.interpolation
 
 
+@pytest.mark.slow
 def test_a_running_benchmark_is_read_without_its_last_half_line_or_missing_traces(real: Path, tmp_path: Path) -> None:
     lines = (real / "rows.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "rows.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:50])

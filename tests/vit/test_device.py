@@ -10,6 +10,8 @@ import torch
 
 from navia.vit.device import _has_glibc, use_threads
 
+pytestmark = pytest.mark.slow
+
 STEPS = """
 import resource, sys, torch
 if sys.argv[1] == "program":
