@@ -166,7 +166,9 @@ def test_a_hook_sees_every_row_of_the_last_block(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # the images themselves need no gradient
 def test_a_gradient_that_a_global_hook_keeps_is_not_changed_afterwards() -> None:
     vit, kept = build("timm plain"), []
-    handle = register_module_full_backward_hook(lambda _, ins, outs: kept.extend((g, g.clone()) for g in outs))
+    handle = register_module_full_backward_hook(
+        lambda _, ins, outs: kept.extend((g, g.clone()) for g in (*ins, *outs) if g is not None)
+    )
     try:
         _walked(vit, "tome:3")
     finally:
