@@ -18,12 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: one core for a ce
 import torch
 
 from navia.bench.cell import Cell
+from navia.bench.estimate import longest_first, work
+from navia.bench.executors.ray import ray_engine
 from navia.bench.grid import cells, run_grid
-from navia.bench.on_ray import ray_engine
-from navia.bench.pace import longest_first, work
 from navia.bench.presets import named
+from navia.bench.spec import parse_spec
 from navia.bench.store import Store
-from navia.spec import parse_spec
 
 GRID = """
 models: [{name: embedded}]

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from navia.images.corruptions import CORRUPTIONS, corrupt, names
+from navia.data.corruptions import CORRUPTIONS, corrupt, names
 
 
 def picture(side: int) -> NDArray[np.uint8]:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 import navia
-from navia.images.corruptions import corrupt
-from navia.images.folder import Folder, open_image
+from navia.data.corruptions import corrupt
+from navia.data.folder import Folder, open_image
 
 SHARED = Path(__file__).parents[2] / "shared"
 MODEL = "timm:deit_tiny_patch16_224"

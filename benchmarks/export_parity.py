@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 import navia
-from navia.adapt.statistics import image_batches
+from navia.adaptation.statistics import image_batches
 from navia.export.parity import BATCHES, made_up_pictures
-from navia.vit.load import load
+from navia.models.load import load
 
 FEWEST = sum(BATCHES) + 16
 REDUCERS = ("none", "tome:8", "evit:8", "tofu:8")

@@ -8,9 +8,9 @@ import argparse
 import time
 
 import navia
-from navia.adapt.method import METHODS
-from navia.measure.clock import peak_resident_mib, random_images
-from navia.vit.device import keep_freed_memory
+from navia.evaluation.latency import peak_resident_mib, random_images
+from navia.methods.base import METHODS
+from navia.models.device import keep_freed_memory
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ from statistics import median
 import torch
 
 from navia.errors import NaviaError
-from navia.measure.clock import random_images
-from navia.measure.speed import Case, Runner, Setting, check_case, load, runner
-from navia.vit.device import keep_freed_memory
+from navia.evaluation.latency import random_images
+from navia.evaluation.speed import Case, Runner, Setting, check_case, load, runner
+from navia.models.device import keep_freed_memory
 
 NORMAL_95 = 1.96
 

@@ -12,8 +12,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 from torch.profiler import ProfilerActivity, profile
 
 from navia.errors import NaviaError
-from navia.measure.speed import Case, Setting, check_case, load, random_images, runner
-from navia.vit.device import keep_freed_memory
+from navia.evaluation.speed import Case, Setting, check_case, load, random_images, runner
+from navia.models.device import keep_freed_memory
 
 
 def main() -> None:

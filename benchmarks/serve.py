@@ -28,9 +28,9 @@ import navia
 import serve_kill
 import serve_soak
 import serve_wire
-from navia.images.corruptions import corrupt
-from navia.images.folder import scan
-from navia.images.sample import unseen_images
+from navia.data.corruptions import corrupt
+from navia.data.folder import scan
+from navia.data.sample import unseen_images
 from navia.serve.client import ServiceError
 from serve_soak import saved
 from serve_wire import Server, serving

@@ -16,9 +16,9 @@ from PIL import Image
 
 import navia
 import serve_wire
-from navia.commands.terminal import source_statistics
-from navia.images.corruptions import corrupt
-from navia.images.sample import unseen_images
+from navia.cli.terminal import source_statistics
+from navia.data.corruptions import corrupt
+from navia.data.sample import unseen_images
 from serve_soak import saved
 from serve_wire import Server, Wire, serving
 

@@ -21,8 +21,8 @@ from PIL import Image
 
 import navia
 import serve_wire
-from navia.images.corruptions import corrupt, names
-from navia.images.sample import unseen_images
+from navia.data.corruptions import corrupt, names
+from navia.data.sample import unseen_images
 from serve_wire import Server, Wire, serving
 
 MODEL, METHOD, REDUCE = "embedded", "navia", "tome:24"

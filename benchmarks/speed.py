@@ -32,13 +32,13 @@ from rich.table import Table
 import navia
 import speed_foa
 import speed_stream
-from navia.commands.terminal import print_wide
+from navia.cli.terminal import print_wide
 from navia.errors import NaviaError
-from navia.measure.computer import available_mib, computer
-from navia.measure.memory import in_fresh_process, measure_memory, needed_mib
-from navia.measure.speed import DENSE, PLAIN_STEP, Case, Row, Setting, check_case, compare
+from navia.evaluation.computer import available_mib, computer
+from navia.evaluation.memory import in_fresh_process, measure_memory, needed_mib
+from navia.evaluation.speed import DENSE, PLAIN_STEP, Case, Row, Setting, check_case, compare
+from navia.models.device import keep_freed_memory
 from navia.report.speed import COLUMNS, FOA_COLUMNS, cell_text, foa_texts, quartiles_text, save_speed, stream_text
-from navia.vit.device import keep_freed_memory
 
 PRESETS = ("quick", "methods", "sizes", "scale", "stream", "foa", "all")
 SIZES = tuple(f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large"))
@@ -76,7 +76,7 @@ def quick() -> Iterator[Plan]:
 
 def methods() -> Iterator[Plan]:
     for reduce in REDUCERS:
-        cases = (*forwards(reduce), *steps(*((method, reduce) for method in navia.methods())))
+        cases = (*forwards(reduce), *steps(*((method, reduce) for method in navia.list_methods())))
         yield Plan(Setting("deit_tiny_patch16_224", 8), cases)
 
 
@@ -244,7 +244,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--preset", choices=PRESETS, default="quick", help="default: quick")
     made.add_argument("--model", action="append", help="a ViT of timm's, or embedded; repeatable")
     made.add_argument("--batch", action="append", type=int, help="images per call; repeatable; default with --model: 8")
-    made.add_argument("--method", action="append", help=f"of steps: {', '.join(navia.methods())}; repeatable")
+    made.add_argument("--method", action="append", help=f"of steps: {', '.join(navia.list_methods())}; repeatable")
     made.add_argument("--reduce", action="append", help="none, tome:8, evit:8, tofu:8, ...; repeatable")
     made.add_argument("--only", choices=("forward", "step"), help="leave out the other kind of call")
     made.add_argument("--rounds", type=int, default=3, help="default: 3; take 9 or more for figures to keep")

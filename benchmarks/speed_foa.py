@@ -11,10 +11,10 @@ from torch import Tensor
 
 import deit
 import navia
-from navia.images.domain import Domain
-from navia.images.folder import scan
-from navia.images.sample import source_images, unseen_images
-from navia.measure.quality import top_k
+from navia.data.domain import Domain
+from navia.data.folder import scan
+from navia.data.sample import source_images, unseen_images
+from navia.evaluation.metrics import top_k
 
 BATCH = 32
 REDUCE = "tome:8"

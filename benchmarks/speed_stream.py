@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 import navia
-from navia.images.domain import Domain
-from navia.images.sample import source_images, unseen_images
-from navia.measure.clock import resident_mib
-from navia.measure.trend import trend
+from navia.data.domain import Domain
+from navia.data.sample import source_images, unseen_images
+from navia.evaluation.latency import resident_mib
+from navia.evaluation.trend import trend
 
 BATCH = 8
 METHOD, REDUCE = "navia", "tome:16"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import navia
-from navia.measure.quality import wilson
+from navia.evaluation.metrics import wilson
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 
 import navia
+from navia.data.folder import open_image
+from navia.data.watch import arrivals
 from navia.errors import InputError
-from navia.images.folder import open_image
-from navia.images.watch import arrivals
 
 
 def main() -> None:

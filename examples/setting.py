@@ -16,12 +16,12 @@ from PIL import Image
 from torch import Tensor
 
 import navia
-from navia.adapt.method import METHODS
-from navia.images.corruptions import corrupt, seed_of
-from navia.images.loader import Batch, Loader
-from navia.images.open import Opened, leave_out_source, open_domains
-from navia.images.streams import make_stream
-from navia.vit.labels import class_names
+from navia.data.corruptions import corrupt, seed_of
+from navia.data.loader import Batch, Loader
+from navia.data.open import Opened, leave_out_source, open_domains
+from navia.data.streams import make_stream
+from navia.methods.base import METHODS
+from navia.models.labels import class_names
 
 
 @dataclass(frozen=True)

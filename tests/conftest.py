@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import navia
-from navia.images import sample
+from navia.data import sample
 from tests import families
 
 # Started in the background, the test run ignores Ctrl-C and so would the programs that it starts to interrupt them.

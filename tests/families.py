@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import navia
-from navia.images.preprocessing import Preprocessing
-from navia.vit.checkpoint import load_checkpoint
+from navia.data.preprocessing import Preprocessing
+from navia.models.checkpoint import load_checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -23,7 +23,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from navia.reduce import evit, tofu, tome
+from navia.reduction import evit, tofu, tome
 
 DANGER = {"tome": 1e-5, "tofu": 1e-5, "evit": 1e-7}  # of cosines; of attention, whose values are near 1/50
 SAME_ENERGY = 1e-6  # relative; the energy is a sum of 320 terms, each with an error of 6e-8 or more

@@ -31,7 +31,7 @@ def paused(*arguments, **options):
     return original(*arguments, **options)
 
 setattr(module, name, paused)
-from navia.cli import main
+from navia.cli.main import main
 main()
 """
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import navia
-from navia.adapt.adapter import Step
-from navia.callbacks import MLflow, TensorBoard, WandB, named, numbers
+from navia.adaptation.adapter import Step
 from navia.errors import NaviaError, SpecError
+from navia.integrations.loggers import MLflow, TensorBoard, WandB, named, numbers
 from tests.families import build, images_for
 from tests.test_cli import invoke
 from tests.test_cli_run import run_arguments
@@ -78,7 +78,7 @@ def test_a_callback_is_told_every_step_as_the_adapter_reports_it() -> None:
 def test_a_callback_that_fails_costs_no_answer_and_is_left_out_after_three_times(caplog: pytest.LogCaptureFixture) -> None:
     _, undisturbed = adapted([], steps=5)
     broken, remember = Fails(times=99), Remember()
-    with caplog.at_level(logging.WARNING, "navia.callbacks"):
+    with caplog.at_level(logging.WARNING, "navia.integrations.loggers"):
         adapter, answers = adapted([broken, remember], steps=5)
     assert all(torch.equal(a, b) for a, b in zip(answers, undisturbed, strict=True))
     assert adapter.steps == len(remember.steps) == 5
@@ -106,7 +106,7 @@ def test_ctrl_c_in_a_callback_still_stops_the_program() -> None:
 def test_numbers_leave_out_what_a_method_does_not_have() -> None:
     step = Step(3, 4, 0.5, None, None, 0, "the loss is not finite; restored the source", None, 0.1, 0.2)
     assert numbers(step) == {
-        "navia/entropy": 0.5, "navia/images": 4.0, "navia/kept": 0.0, "navia/guard": 1.0,
+        "navia/entropy": 0.5, "navia/data": 4.0, "navia/kept": 0.0, "navia/guard": 1.0,
         "navia/seconds_answer": 0.1, "navia/seconds_update": 0.2,
     }  # fmt: skip
 
@@ -127,14 +127,15 @@ def test_unknown_logs_are_refused_with_the_known_ones(text: str) -> None:
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(module: str, made: str, advice: str) -> None:
     """In an interpreter where the import fails as if nothing were installed."""
-    code = f"import sys; sys.modules[{module!r}] = None\nfrom navia.callbacks import *\n{made}"
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom navia.integrations.loggers import *\n{made}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith("navia.errors.NaviaError"), done.stderr
     assert advice in done.stderr.splitlines()[-1]
 
 
 def test_importing_the_callbacks_loads_no_tracker() -> None:
-    code = "import sys, navia.callbacks; print([m for m in ('torch', 'tensorboard', 'wandb', 'mlflow') if m in sys.modules])"
+    trackers = ("torch", "tensorboard", "wandb", "mlflow")
+    code = f"import sys, navia.integrations.loggers; print([m for m in {trackers} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -181,7 +182,7 @@ def test_tensorboard_shows_a_guards_verdict(tmp_path: Path) -> None:
 
 def test_what_nobody_finished_is_written_when_the_program_ends(tmp_path: Path) -> None:
     code = (
-        "import navia; from navia.callbacks import TensorBoard; from tests.families import build, images_for\n"
+        "import navia; from navia.integrations.loggers import TensorBoard; from tests.families import build, images_for\n"
         f"vit = build('timm plain'); adapter = navia.adapt(vit, 'tent', callbacks=[TensorBoard({str(tmp_path)!r})])\n"
         "adapter(images_for(vit))"
     )
@@ -207,7 +208,7 @@ def test_run_logs_the_whole_stream_and_a_second_run_into_the_same_folder_replace
         assert result.exit_code == 0, result.output
     found = scalars(logs)
     assert [place for place, _ in found["navia/discrepancy"]] == [1, 2, 3, 4]  # two batches of each shift, reset between
-    assert {value for _, value in found["navia/images"]} == {16.0}
+    assert {value for _, value in found["navia/data"]} == {16.0}
 
 
 def test_run_refuses_an_unknown_log_before_it_starts(clothes_by_class: Path, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import navia
-from navia.cli import app, main
-from navia.images import imagenet
-from navia.images.loader import Loader
-from navia.images.open import open_domains
-from navia.images.streams import make_stream
-from navia.vit.device import find_device
+from navia.cli.main import app, main
+from navia.data import imagenet
+from navia.data.loader import Loader
+from navia.data.open import open_domains
+from navia.data.streams import make_stream
+from navia.models.device import find_device
 from tests.families import build
 
 TINY = "timm:vit_tiny_patch16_224"
@@ -205,10 +205,10 @@ def test_explain_works_with_every_kind_of_method(method: str) -> None:
 
 def test_methods_lists_methods_reducers_and_what_they_do() -> None:
     told = json.loads(invoke("methods", "--json").stdout)
-    assert told["reducers"] == navia.reducers()
-    assert list(told["methods"]) == navia.methods()
+    assert told["reducers"] == navia.list_reducers()
+    assert list(told["methods"]) == navia.list_methods()
     table = invoke("methods").stdout
-    for name in (*navia.reducers(), *navia.methods()):
+    for name in (*navia.list_reducers(), *navia.list_methods()):
         assert f"│ {name} " in table
     assert "merge the r most similar pairs" in " ".join(table.split())
 

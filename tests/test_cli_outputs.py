@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from navia.errors import InputError, SpecError
-from navia.vit import load as loading
+from navia.models import load as loading
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ from PIL import Image
 import navia
 from navia.bench.predictions import Predictions
 from navia.bench.run import Answered
+from navia.data import SOURCE_IMAGES, sample
+from navia.data.domain import Domain
+from navia.data.folder import scan
 from navia.errors import InputError, SpecError
-from navia.images import SOURCE_IMAGES, sample
-from navia.images.domain import Domain
-from navia.images.folder import scan
 from tests.paused import PATIENCE, start_paused
 from tests.test_cli import invoke
 

@@ -11,8 +11,8 @@ import pytest
 
 import navia
 from navia.bench.presets import presets
-from navia.commands import completion
-from navia.images.corruptions import names
+from navia.cli import completion
+from navia.data.corruptions import names
 
 PROGRAM = Path(sys.executable).with_name("navia")
 
@@ -68,15 +68,15 @@ def test_a_bash_that_loads_the_script_completes() -> None:
 
 
 def test_names_are_those_of_the_registries() -> None:
-    assert completion.methods("") == navia.methods()
-    assert sorted(name.partition(":")[0] for name in completion.reducers("")) == navia.reducers()
+    assert completion.methods("") == navia.list_methods()
+    assert sorted(name.partition(":")[0] for name in completion.reducers("")) == navia.list_reducers()
     assert completion.presets("") == [*presets(), "presets"]
     assert tuple(completion.corruptions("")) == names(extra=True)
 
 
 def test_kinds_are_those_that_are_accepted() -> None:
-    from navia.callbacks import KINDS as LOGS
-    from navia.images.streams import KINDS as STREAMS
+    from navia.data.streams import KINDS as STREAMS
+    from navia.integrations.loggers import KINDS as LOGS
 
     assert tuple(completion.streams("")) == STREAMS
     assert [name.rstrip(":") for name in completion.logs("")] == list(LOGS)
@@ -84,5 +84,5 @@ def test_kinds_are_those_that_are_accepted() -> None:
 
 def test_completing_loads_no_torch() -> None:
     asks = "completion.methods(''), completion.reducers(''), completion.presets(''), completion.corruptions('')"
-    code = f"import sys; from navia.commands import completion; {asks}; print('torch' in sys.modules)"
+    code = f"import sys; from navia.cli import completion; {asks}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -21,17 +21,17 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import navia
-from navia.adapt.method import METHODS
 from navia.bench.presets import presets
 from navia.bench.reference import reference
-from navia.cli import app
-from navia.commands.terminal import parse_options
-from navia.images import sample
-from navia.images.corruptions import names as corruption_names
+from navia.bench.spec import parse_spec, read_spec
+from navia.cli.main import app
+from navia.cli.terminal import parse_options
+from navia.data import sample
+from navia.data.corruptions import names as corruption_names
+from navia.methods.base import METHODS
 from navia.plugins import load_plugin
-from navia.reduce import REDUCERS, parse
+from navia.reduction import REDUCERS, parse
 from navia.report.results import t95
-from navia.spec import parse_spec, read_spec
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -11,8 +11,8 @@ from PIL import Image
 
 import navia
 from navia.bench.predictions import Predictions
-from navia.images import sample
-from navia.images.corruptions import seed_of
+from navia.data import sample
+from navia.data.corruptions import seed_of
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other file systems do not allow such names")

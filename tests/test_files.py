@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from navia.errors import InputError
-from navia.files import exclusive, written_whole
+from navia.io import exclusive, written_whole
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -40,7 +40,7 @@ def test_what_fails_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Pa
 def test_a_held_file_is_refused_to_others_until_it_is_closed_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text("content")
-    program = "import sys; from pathlib import Path; from navia.files import exclusive; exclusive(Path(sys.argv[1]), 'held')"
+    program = "import sys; from pathlib import Path; from navia.io import exclusive; exclusive(Path(sys.argv[1]), 'held')"
     other = [sys.executable, "-c", program, str(path)]
     with exclusive(path, "held"):
         refused = subprocess.run(other, capture_output=True, text=True, check=False)

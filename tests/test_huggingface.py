@@ -10,8 +10,8 @@ import transformers
 from PIL import Image
 
 import navia
+from navia.data import sample
 from navia.errors import InputError, SpecError
-from navia.images import sample
 from tests.families import THREE, build
 
 CLASSES = 11
@@ -93,7 +93,7 @@ def test_masked_classes_keep_their_names() -> None:
 
 @pytest.mark.slow
 def test_the_embedded_model_recognises_clothes_and_wins_back_a_shift() -> None:
-    from navia.images.domain import Domain
+    from navia.data.domain import Domain
 
     vit = navia.load("embedded")
     unseen = sample.unseen_images()

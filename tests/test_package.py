@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import navia
-from navia.adapt.method import METHODS
 from navia.errors import SpecError
-from navia.reduce import REDUCERS
+from navia.methods.base import METHODS
+from navia.reduction import REDUCERS
 from navia.registry import Registry
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +65,7 @@ def test_names_for_type_checkers_are_those_of_the_package() -> None:
 def test_version_and_program_are_those_of_the_installed_package() -> None:
     assert importlib.metadata.version("navia") == navia.__version__
     (program,) = importlib.metadata.entry_points(group="console_scripts", name="navia")
-    assert program.value == "navia.cli:main"
+    assert program.value == "navia.cli.main:main"
 
 
 # ---- installation
@@ -96,7 +96,7 @@ def test_setup_says_which_torch_it_installed(tmp_path: Path) -> None:
 
 
 def test_registering_a_name_again_replaces_it_with_a_warning() -> None:
-    registry: Registry[object] = Registry("thing", "navia.reduce")
+    registry: Registry[object] = Registry("thing", "navia.reduction")
     first, second = object(), object()
     registry.register("one")(first)
     registry.register("one")(first)  # the same thing: nothing is replaced
@@ -109,7 +109,7 @@ def test_registering_a_name_again_replaces_it_with_a_warning() -> None:
 
 def test_a_notebook_cell_can_be_run_again() -> None:
     cell = (
-        "from dataclasses import dataclass\nfrom navia.reduce import REDUCERS, NoReduction\n"
+        "from dataclasses import dataclass\nfrom navia.reduction import REDUCERS, NoReduction\n"
         "@REDUCERS.register('cell')\n@dataclass(frozen=True)\nclass Cell(NoReduction):\n    name = 'cell'\n"
     )
     first: dict[str, object] = {}
@@ -126,7 +126,7 @@ def test_a_notebook_cell_can_be_run_again() -> None:
 def test_a_builtin_that_was_replaced_stays_replaced() -> None:
     """Also where nothing has been looked up before: the built-in ones are loaded first."""
     code = (
-        "from navia.adapt.method import METHODS, Method\n"
+        "from navia.methods.base import METHODS, Method\n"
         "class Tent(Method): pass\n"
         "METHODS.register('tent')(Tent)\n"
         "print(METHODS.get('tent') is Tent, len(METHODS.names()))"
@@ -168,7 +168,7 @@ def test_a_torchvision_without_its_operators_can_be_imported_after_navia(tmp_pat
     broken = _torchvision(tmp_path, "")
     alone = fresh("import torchvision", PYTHONPATH=broken)
     assert "operator torchvision::nms does not exist" in alone.stderr
-    code = "import navia, torchvision; from navia.vit import torchvision_ops as ops; print(len(ops._declared))"
+    code = "import navia, torchvision; from navia.models import torchvision_ops as ops; print(len(ops._declared))"
     done = fresh(code, PYTHONPATH=broken)
     assert done.stdout.strip() == "1", done.stderr
 
@@ -183,7 +183,7 @@ def test_importing_navia_mends_a_failed_import(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_working_torchvision_gets_no_declarations(tmp_path: Path) -> None:
-    code = "import navia, torchvision; from navia.vit import torchvision_ops as ops; print(ops._declared)"
+    code = "import navia, torchvision; from navia.models import torchvision_ops as ops; print(ops._declared)"
     done = fresh(code, PYTHONPATH=_torchvision(tmp_path, _LOADED))
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from navia import plugins
-from navia.adapt.method import METHODS
 from navia.bench.grid import FailedCellsError, cells, run_grid
+from navia.bench.spec import Spec, parse_spec, read_spec
 from navia.bench.store import Store
-from navia.cli import app
+from navia.cli.main import app
 from navia.errors import SpecError
+from navia.methods.base import METHODS
 from navia.plugins import load_plugin
-from navia.reduce import REDUCERS
-from navia.spec import Spec, parse_spec, read_spec
+from navia.reduction import REDUCERS
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.slow
@@ -30,9 +30,9 @@ OWN = '''
 
 from dataclasses import dataclass
 
-from navia.adapt.losses import entropy
-from navia.adapt.method import METHODS, Learned, Method, Sgd
-from navia.reduce import REDUCERS, ToMe
+from navia.methods.losses import entropy
+from navia.methods.base import METHODS, Learned, Method, Sgd
+from navia.reduction import REDUCERS, ToMe
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("cluster")
 def test_workers_of_a_cluster_know_own_methods(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the file of a spec, and as a script or notebook registers them; of a module that workers lack it is said so."""
-    from navia.bench.on_ray import ray_engine
+    from navia.bench.executors.ray import ray_engine
 
     spec = spec_beside(own)
     (here,) = run_grid(spec, Store(own.parent / "here"))

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import navia
-from navia.images.domain import Domain
-from navia.images.folder import scan
-from navia.measure.quality import top_k
+from navia.data.domain import Domain
+from navia.data.folder import scan
+from navia.evaluation.metrics import top_k
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 import navia
 from navia.bench import cell as cell_module
 from navia.bench.grid import cells
-from navia.images import SOURCE_IMAGES, sample
-from navia.images.domain import Domain
-from navia.images.open import open_source
-from navia.spec import SourceSpec, parse_spec
+from navia.bench.spec import SourceSpec, parse_spec
+from navia.data import SOURCE_IMAGES, sample
+from navia.data.domain import Domain
+from navia.data.open import open_source
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.slow

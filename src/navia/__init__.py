@@ -4,71 +4,90 @@ Names are imported when they are first used, so that `import navia` stays quick.
 """
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from navia.vit import torchvision_ops
+from navia.models import torchvision_ops
 
 __version__ = "0.1.0"
 
 torchvision_ops.install()  # so that `import timm` works afterwards, also beside a torchvision whose operators do not load
 
 if TYPE_CHECKING:
-    from navia.adapt.adapter import Adapter as Adapter
-    from navia.adapt.adapter import adapt as adapt
-    from navia.adapt.choose import choose as choose
-    from navia.adapt.guard import GuardOptions as GuardOptions
-    from navia.adapt.statistics import SourceStatistics as SourceStatistics
-    from navia.callbacks import Callback as Callback
+    from navia.adaptation.adapter import Adapter as Adapter
+    from navia.adaptation.adapter import adapt as adapt
+    from navia.adaptation.guard import GuardOptions as GuardOptions
+    from navia.adaptation.selection import choose as choose
+    from navia.adaptation.statistics import SourceStatistics as SourceStatistics
+    from navia.data.preprocessing import Preprocessing as Preprocessing
     from navia.errors import NaviaError as NaviaError
-    from navia.huggingface import pipeline as pipeline
-    from navia.images.preprocessing import Preprocessing as Preprocessing
-    from navia.measure.cost import cost as cost
-    from navia.reduce import EViT as EViT
-    from navia.reduce import NoReduction as NoReduction
-    from navia.reduce import ToFu as ToFu
-    from navia.reduce import ToMe as ToMe
+    from navia.evaluation.cost import cost as cost
+    from navia.integrations.huggingface import pipeline as pipeline
+    from navia.integrations.loggers import Callback as Callback
+    from navia.models.base import ViT as ViT
+    from navia.models.load import load as load
+    from navia.reduction import EViT as EViT
+    from navia.reduction import NoReduction as NoReduction
+    from navia.reduction import ToFu as ToFu
+    from navia.reduction import ToMe as ToMe
     from navia.serve.client import Client as Client
-    from navia.vit.load import load as load
-    from navia.vit.vit import ViT as ViT
 
 _HOMES = {
-    "Adapter": "navia.adapt.adapter",
-    "adapt": "navia.adapt.adapter",
-    "choose": "navia.adapt.choose",
-    "GuardOptions": "navia.adapt.guard",
-    "SourceStatistics": "navia.adapt.statistics",
-    "Callback": "navia.callbacks",
+    "Adapter": "navia.adaptation.adapter",
+    "adapt": "navia.adaptation.adapter",
+    "choose": "navia.adaptation.selection",
+    "GuardOptions": "navia.adaptation.guard",
+    "SourceStatistics": "navia.adaptation.statistics",
+    "Callback": "navia.integrations.loggers",
     "NaviaError": "navia.errors",
-    "pipeline": "navia.huggingface",
-    "Preprocessing": "navia.images.preprocessing",
-    "cost": "navia.measure.cost",
-    "EViT": "navia.reduce",
-    "NoReduction": "navia.reduce",
-    "ToFu": "navia.reduce",
-    "ToMe": "navia.reduce",
+    "pipeline": "navia.integrations.huggingface",
+    "Preprocessing": "navia.data.preprocessing",
+    "cost": "navia.evaluation.cost",
+    "EViT": "navia.reduction",
+    "NoReduction": "navia.reduction",
+    "ToFu": "navia.reduction",
+    "ToMe": "navia.reduction",
     "Client": "navia.serve.client",
-    "load": "navia.vit.load",
-    "ViT": "navia.vit.vit",
+    "load": "navia.models.load",
+    "ViT": "navia.models.base",
 }
 
-__all__ = ["__version__", "methods", "reducers", *_HOMES]
+__all__ = ["__version__", "list_methods", "list_reducers", *_HOMES]
 
 
-def methods() -> list[str]:
-    """Names of the adaptation methods."""
-    from navia.adapt.method import METHODS
+def list_methods() -> list[str]:
+    """Names of the adaptation methods.
+
+    Example:
+        >>> "navia" in navia.list_methods()
+        True
+    """
+    from navia.methods.base import METHODS
 
     return METHODS.names()
 
 
-def reducers() -> list[str]:
-    """Names of the token reducers."""
-    from navia.reduce import REDUCERS
+def list_reducers() -> list[str]:
+    """Names of the token reducers.
+
+    Example:
+        >>> navia.list_reducers()
+        ['evit', 'none', 'tofu', 'tome']
+    """
+    from navia.reduction import REDUCERS
 
     return REDUCERS.names()
 
 
+def reducers() -> list[str]:
+    """Deprecated: use `list_reducers`."""
+    warnings.warn("navia.reducers() is now navia.list_reducers()", DeprecationWarning, stacklevel=2)
+    return list_reducers()
+
+
 def __getattr__(name: str) -> Any:
+    if name == "methods":  # a folder, which may be called for one more release: see navia/methods/__init__.py
+        return importlib.import_module("navia.methods")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'navia' has no attribute {name!r}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from navia.errors import SpecError
-from navia.files import expanded
+from navia.io import expanded
 
 GROUP = "navia.plugins"
 

@@ -2,8 +2,8 @@
 
 from navia.bench.cell import run_cell
 from navia.bench.grid import cells
-from navia.spec import parse_spec
-from navia.vit.load import load
+from navia.bench.spec import parse_spec
+from navia.models.load import load
 
 SPEC = """
 models: {name: embedded}

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from navia.bench.cell import run_cell
 from navia.bench.grid import FailedCellsError, cells, estimate, missing, run_grid
+from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
-from navia.cli import app
+from navia.cli.main import app
+from navia.data import sample
 from navia.errors import InputError
-from navia.images import sample
-from navia.spec import Spec, parse_spec
 from tests.paused import start_paused
 from tests.test_cli import invoke
 

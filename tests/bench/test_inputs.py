@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from navia.bench import cell as cell_module
 from navia.bench.grid import cells, run_grid
+from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
+from navia.data import sample
+from navia.data.folder import scan
 from navia.errors import InputError
-from navia.images import sample
-from navia.images.folder import scan
-from navia.spec import Spec, parse_spec
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from navia.bench.cell import Cell
+from navia.bench.estimate import expected_seconds, longest_first, total_seconds, work
 from navia.bench.grid import cells, run_grid
-from navia.bench.pace import expected_seconds, longest_first, total_seconds, work
+from navia.bench.spec import parse_spec
 from navia.bench.store import Store
-from navia.spec import parse_spec
 
 SPEC = """
 models: [{name: embedded}]

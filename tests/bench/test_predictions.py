@@ -16,11 +16,11 @@ import torch
 import navia
 from navia.bench.predictions import Predictions
 from navia.bench.run import answer, run
+from navia.data.domain import Domain, Pixels
+from navia.data.loader import Loader
+from navia.data.streams import make_stream
 from navia.errors import InputError
-from navia.images.domain import Domain, Pixels
-from navia.images.loader import Loader
-from navia.images.streams import make_stream
-from navia.measure.quality import ece, top_k
+from navia.evaluation.metrics import ece, top_k
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def write_all(path: Path, adapter: navia.Adapter, stream: Loader, stop_after: in
     return predictions
 
 
-@pytest.mark.parametrize("method", navia.methods())
+@pytest.mark.parametrize("method", navia.list_methods())
 def test_a_killed_run_goes_on_to_the_same_bytes(
     method: str, golden_vit: navia.ViT, source: navia.SourceStatistics, stream_pixels: Pixels, tmp_path: Path
 ) -> None:

@@ -8,9 +8,9 @@ from PIL import Image
 
 from navia.bench.grid import cells, run_grid
 from navia.bench.presets import named, presets
+from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
-from navia.images import sample
-from navia.spec import Spec, parse_spec
+from navia.data import sample
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.slow

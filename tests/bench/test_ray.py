@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from navia.bench.grid import FailedCellsError, run_grid
+from navia.bench.spec import parse_spec
 from navia.bench.store import Store
 from navia.errors import NaviaError
-from navia.spec import parse_spec
 from tests.bench.test_grid import SPEC, same
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
-from navia.bench.on_ray import ray_engine  # noqa: E402
+from navia.bench.executors.ray import ray_engine  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def test_a_ray_cluster_gives_the_rows_of_one_process_even_when_a_worker_dies(tmp
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cell_whose_worker_dies_too_often_is_given_up_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("navia.bench.on_ray.TRIES", 0)
+    monkeypatch.setattr("navia.bench.executors.ray.TRIES", 0)
     killed = threading.Event()
     threading.Thread(target=kill_one_worker, args=(killed,), daemon=True).start()
     with pytest.raises(FailedCellsError, match=r"1 cell failed(?s:.*)given up after 0 retries"):

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from navia.bench.store import Store
-from navia.cli import app
+from navia.cli.main import app
 from navia.errors import InputError
 from tests.report.test_results import made_up
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import navia
-from navia.adapt.adapter import Step
-from navia.adapt.losses import entropy
+from navia.adaptation.adapter import Step
 from navia.bench.cell import _pace
 from navia.bench.demo import Row, paired
 from navia.bench.realtime import on_the_clock
 from navia.bench.run import Answered, answer, answer_only
-from navia.images.loader import Batch
+from navia.data.loader import Batch
+from navia.methods.losses import entropy
 
 
 def batch_of(inputs: dict[str, np.ndarray], number: int, reset: bool = False) -> Batch:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from navia.bench.grid import run_grid
+from navia.bench.spec import parse_spec
 from navia.bench.store import Store
 from navia.report.results.images import scores_of
-from navia.spec import parse_spec
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ import pytest
 
 from navia.bench.grid import cells
 from navia.bench.presets import named, presets
+from navia.bench.spec import parse_spec
+from navia.data import imagenet
 from navia.errors import NaviaError, SpecError
-from navia.images import imagenet
-from navia.spec import parse_spec
 
 GOOD = """
 models: [{name: embedded}]

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from navia.adapt.adapter import Adapter
+from navia.adaptation.adapter import Adapter
 from navia.bench import cell as bench_cell
 from navia.bench.cell import Cell, run_cell
 from navia.bench.grid import cells
+from navia.bench.spec import parse_spec
 from navia.bench.tsne import Tsne, shown
+from navia.data import sample
+from navia.data.loader import Loader
+from navia.data.open import Opened, open_domains
+from navia.data.streams import make_stream
 from navia.errors import InputError, NaviaError, SpecError
-from navia.images import sample
-from navia.images.loader import Loader
-from navia.images.open import Opened, open_domains
-from navia.images.streams import make_stream
-from navia.measure.tsne import neighbour_accuracy
-from navia.spec import parse_spec
-from navia.vit.load import load
+from navia.evaluation.tsne import neighbour_accuracy
+from navia.models.load import load
 
 pytestmark = pytest.mark.slow
 

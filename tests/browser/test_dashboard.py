@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from navia.images.sample import CLASSES, unseen_images
+from navia.data.sample import CLASSES, unseen_images
 from tests.browser.conftest import DESK, PHONE
 from tests.serve.server import Server, serving
 

@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 import navia
+from navia.data.preprocessing import Preprocessing
 from navia.export import ExportError, open_delta, read_metadata
 from navia.export.frozen import freeze
 from navia.export.weights import fold
-from navia.images.preprocessing import Preprocessing
 from tests.export.models import MAKERS, model, moved, source
 from tests.families import build, images_for, own_forward
 

@@ -9,10 +9,10 @@ import torch
 from typer.testing import CliRunner
 
 import navia
-from navia.cli import app
+from navia.cli.main import app
+from navia.data.domain import Domain
+from navia.data.sample import source_images, unseen_images
 from navia.export import read_metadata
-from navia.images.domain import Domain
-from navia.images.sample import source_images, unseen_images
 from tests.test_cli import refused
 
 pytestmark = pytest.mark.slow

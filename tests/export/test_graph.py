@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import navia
-from navia.adapt.method import METHODS, Look, Method, Sgd
 from navia.errors import NaviaError
 from navia.export import ExportError, read_metadata
+from navia.methods.base import METHODS, Look, Method, Sgd
 from tests.export.models import REDUCERS, model, moved
 from tests.families import images_for
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import navia
-from navia.cli import app
-from navia.commands.demo import _opening
+from navia.cli.demo import _opening
+from navia.cli.main import app
 from navia.errors import SpecError
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from navia.measure.quality import wilson
+from navia.evaluation.metrics import wilson
 from navia.report.index_page import index_page
 from navia.report.latex import latex_table
 from navia.report.results import Table, best, compared, difference, differences, legible, tabulate

@@ -9,9 +9,9 @@ from PIL import Image
 
 import navia
 from navia.errors import InputError
-from navia.reduce import EViT, NoReduction, Reducer, ToFu, ToMe
+from navia.models.forward import run
+from navia.reduction import EViT, NoReduction, Reducer, ToFu, ToMe
 from navia.report.groups import draw, groups_of, paint_groups
-from navia.vit.forward import run
 from tests.families import build, images_for
 
 NAMES = ("timm plain", "timm dinov2 registers", "timm deit distilled", "transformers dinov2", "torchvision")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from navia.images.corruptions import names
+from navia.data.corruptions import names
 from navia.report.latex import latex, latex_table
 from navia.report.results import Results, tabulate
 from tests.report.test_results import made_up, made_up_grid, only

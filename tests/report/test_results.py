@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from navia.bench.grid import run_grid
 from navia.bench.reference import TABLES, label_of, published, reference
 from navia.bench.store import Store
-from navia.commands.report import report
+from navia.cli.report import report
+from navia.data.corruptions import CORRUPTIONS, names
 from navia.errors import InputError, SpecError
-from navia.images.corruptions import CORRUPTIONS, names
-from navia.measure.quality import wilson
+from navia.evaluation.metrics import wilson
 from navia.report.examples import example_pictures, seen_as
 from navia.report.figures import draw_figures, figures
 from navia.report.files import read_rows, save_text
@@ -807,7 +807,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from navia.spec import parse_spec
+    from navia.bench.spec import parse_spec
 
     folder = tmp_path_factory.mktemp("grid")
     list(run_grid(parse_spec(SPEC, "test.yaml"), Store(folder)))
@@ -886,7 +886,7 @@ def test_data_that_is_gone_is_noted() -> None:
 
 
 def test_the_crop_is_read_from_the_rows_description(golden_vit: Any) -> None:
-    from navia.images.preprocessing import Preprocessing
+    from navia.data.preprocessing import Preprocessing
 
     for given in (
         golden_vit.preprocessing,

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from navia.bench.grid import cells
+from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
 from navia.report.figures import COLOURS
-from navia.spec import Spec, parse_spec
 from tests.report.test_results import made_up
 
 SPEC = """

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from navia.bench.grid import run_grid
+from navia.bench.spec import parse_spec
 from navia.bench.store import Store
 from navia.report.figures import figures
 from navia.report.index_page import index_page
 from navia.report.results import Table, tabulate, tsne_pictures
-from navia.spec import parse_spec
 from tests.report.test_page import Parsed
 from tests.report.test_results import made_up, made_up_traces, run_command, save_figures
 

@@ -17,8 +17,8 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 import navia
-from navia.serve.access import _MOST_BUCKETS, OPEN, Access, Buckets
 from navia.serve.client import ServiceError
+from navia.serve.middleware import _MOST_BUCKETS, OPEN, Access, Buckets
 from navia.serve.settings import Limits, Settings
 from tests.serve.server import Server, serving, until
 

@@ -23,11 +23,11 @@ from PIL import Image
 from starlette.requests import Request
 
 import navia
-from navia.images.sample import CLASSES, unseen_images
-from navia.serve.answers import Answer
+from navia.data.sample import CLASSES, unseen_images
 from navia.serve.app import _form, make_app
 from navia.serve.client import ServiceError
-from navia.serve.messages import PredictReply, Status
+from navia.serve.predictor import Answer
+from navia.serve.schemas import PredictReply, Status
 from navia.serve.service import Service
 from navia.serve.settings import Limits
 from tests.serve.server import Server, full_disk, listening, serving, until
@@ -315,7 +315,7 @@ def test_control_and_status(server: Server, tmp_path: Path) -> None:
 
 
 def _source() -> navia.SourceStatistics:
-    from navia.commands.terminal import source_statistics
+    from navia.cli.terminal import source_statistics
 
     found = source_statistics(navia.load("embedded"), "embedded", "tome:24")
     assert found is not None

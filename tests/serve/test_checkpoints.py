@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 import navia
-from navia.adapt.delta import DeltaError
+from navia.adaptation.delta import DeltaError
+from navia.data.domain import Domain
+from navia.data.sample import unseen_images
 from navia.errors import InputError
-from navia.images.domain import Domain
-from navia.images.sample import unseen_images
 from navia.serve.checkpoints import Checkpoints
 from tests.serve.server import EMBEDDED, serving, until
 

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from navia.data.preprocessing import Preprocessing
 from navia.errors import InputError
-from navia.images.preprocessing import Preprocessing
-from navia.serve.pictures import read_picture, thumbnail
+from navia.serve.decoding import read_picture, thumbnail
 from navia.serve.settings import Limits
 
 SEEN = Preprocessing((32, 32), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), resize=40)

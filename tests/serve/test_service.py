@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 import navia
-from navia.adapt import tensorfile
-from navia.adapt.delta import DeltaError, read_delta
+from navia import tensorfile
+from navia.adaptation.delta import DeltaError, read_delta
+from navia.data.domain import Domain
+from navia.data.sample import source_images, unseen_images
 from navia.errors import InputError
-from navia.images.domain import Domain
-from navia.images.sample import source_images, unseen_images
-from navia.serve.answers import Answer, BusyError, State
+from navia.models.device import use_threads
 from navia.serve.app import _within
 from navia.serve.checkpoints import Checkpoints
 from navia.serve.gate import Gate
 from navia.serve.metrics import metrics
+from navia.serve.predictor import Answer, BusyError, State
 from navia.serve.service import Service
 from navia.serve.settings import Limits, Pace, Settings
 from navia.serve.status import recent, status
-from navia.vit.device import use_threads
 from tests.serve.server import full_disk, until
 
 VIT = navia.load("embedded")

@@ -5,8 +5,8 @@ import statistics
 import pytest
 import torch
 
-from navia.serve.answers import Answer
-from navia.serve.watch import WINDOW, Watch, _quantile
+from navia.serve.predictor import Answer
+from navia.serve.stats import WINDOW, Watch, _quantile
 
 NAMES = ("cat", "dog")
 

@@ -17,28 +17,28 @@ import torch
 from torch import Tensor
 
 from navia import __version__
-from navia.adapt.adapter import Adapter, adapt
-from navia.adapt.method import METHODS
-from navia.adapt.parameters import fingerprint
-from navia.adapt.statistics import SourceError, SourceStatistics
+from navia.adaptation.adapter import Adapter, adapt
+from navia.adaptation.statistics import SourceError, SourceStatistics
 from navia.bench.inputs import Inputs, checkpoint_digest, model_digest, names_and_sizes
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
 from navia.bench.tsne import Tsne, look, shown
+from navia.data.domain import Domain
+from navia.data.folder import Folder, scan
+from navia.data.loader import Loader
+from navia.data.open import SHIFTED, Opened, leave_out_source, open_domains, open_source, shifted_itself
+from navia.data.streams import Stream, make_stream
 from navia.errors import InputError
-from navia.files import expanded, to_bytes
-from navia.images.domain import Domain
-from navia.images.folder import Folder, scan
-from navia.images.loader import Loader
-from navia.images.open import SHIFTED, Opened, leave_out_source, open_domains, open_source, shifted_itself
-from navia.images.streams import Stream, make_stream
-from navia.measure.clock import peak_memory
-from navia.measure.cost import cost
-from navia.measure.quality import ece, nll, top_k, wilson
-from navia.vit.device import find_device
-from navia.vit.labels import class_names
-from navia.vit.load import load
-from navia.vit.vit import ViT
+from navia.evaluation.cost import cost
+from navia.evaluation.latency import peak_memory
+from navia.evaluation.metrics import ece, nll, top_k, wilson
+from navia.io import expanded, to_bytes
+from navia.methods.base import METHODS
+from navia.methods.parameters import fingerprint
+from navia.models.base import ViT
+from navia.models.device import find_device
+from navia.models.labels import class_names
+from navia.models.load import load
 
 _DIGESTED = {
     "model_digest": "model",

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navia.adapt.adapter import Adapter, adapt
-from navia.adapt.statistics import SourceStatistics
+from navia.adaptation.adapter import Adapter, adapt
+from navia.adaptation.statistics import SourceStatistics
 from navia.bench.run import run
-from navia.images.domain import Domain
-from navia.images.loader import Batch, Loader
-from navia.images.streams import make_stream
-from navia.measure.cost import cost
-from navia.measure.quality import wilson
-from navia.vit.vit import ViT
+from navia.data.domain import Domain
+from navia.data.loader import Batch, Loader
+from navia.data.streams import make_stream
+from navia.evaluation.cost import cost
+from navia.evaluation.metrics import wilson
+from navia.models.base import ViT
 
 PLAIN = (("none", False), ("tent", False), ("align", False), ("align", True), ("navia", True))
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from navia.adapt.method import METHODS, changed_options
 from navia.bench.cell import Cell, run_cell
+from navia.bench.estimate import Pace, Waiting, total_seconds
 from navia.bench.inputs import Data, Inputs, checkpoint_digest, model_digest, names_and_sizes, times
-from navia.bench.pace import Pace, Waiting, total_seconds
 from navia.bench.run import held_out_from
+from navia.bench.spec import DataSpec, RunSpec, Spec
 from navia.bench.store import Store
 from navia.bench.tsne import Tsne
 from navia.errors import NaviaError
-from navia.measure.tsne import check_installed
+from navia.evaluation.tsne import check_installed
+from navia.methods.base import METHODS, changed_options
 from navia.plugins import load_plugin, source_digest
-from navia.reduce import parse
-from navia.spec import DataSpec, RunSpec, Spec
+from navia.reduction import parse
 
 log = logging.getLogger("navia.bench")
 

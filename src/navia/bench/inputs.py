@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from navia.data import sample
+from navia.data.folder import Stamp, stamp
+from navia.data.layouts import Layout, recognise
+from navia.data.open import SHIFTED, local_folder
 from navia.errors import InputError, SpecError
-from navia.files import expanded, to_bytes
-from navia.images import sample
-from navia.images.folder import Stamp, stamp
-from navia.images.layouts import Layout, recognise
-from navia.images.open import SHIFTED, local_folder
+from navia.io import expanded, to_bytes
 
 _WEIGHT_FILES = (".safetensors", ".bin", ".json")  # what transformers reads of a folder
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navia.adapt.adapter import Adapter
-from navia.adapt.losses import effective_classes
+from navia.adaptation.adapter import Adapter
 from navia.bench.run import Answered
-from navia.images.loader import Batch
-from navia.vit.forward import run
+from navia.data.loader import Batch
+from navia.methods.losses import effective_classes
+from navia.models.forward import run
 
 FEW = 3  # batches that the first and the last discrepancy are means of
 

@@ -22,19 +22,19 @@ import torch
 from torch import Tensor
 
 from navia import __version__
-from navia.adapt.adapter import Adapter
-from navia.adapt.losses import entropy
-from navia.adapt.parameters import fingerprint
-from navia.adapt.statistics import SourceStatistics
+from navia.adaptation.adapter import Adapter
+from navia.adaptation.statistics import SourceStatistics
 from navia.bench.observed import Observed, spread_of
 from navia.bench.run import Answered
+from navia.data.loader import Batch
+from navia.data.streams import Stream
 from navia.errors import InputError
-from navia.files import exclusive, to_bytes, written_whole
-from navia.images.loader import Batch
-from navia.images.streams import Stream
+from navia.evaluation.metrics import calibration_error, wilson
 from navia.interrupts import interrupts_held_back
-from navia.measure.quality import calibration_error, wilson
-from navia.vit.vit import ViT
+from navia.io import exclusive, to_bytes, written_whole
+from navia.methods.losses import entropy
+from navia.methods.parameters import fingerprint
+from navia.models.base import ViT
 
 COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")  # truth only where labels are known
 WORKERS_OUTLIVE = 8.0  # seconds; the decoding processes of a killed run notice after 5, and until then hold its file

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from navia.adapt.adapter import Adapter, adapt
+from navia.adaptation.adapter import Adapter, adapt
 from navia.bench.run import Answered, answer, answer_only
-from navia.images.loader import Batch
-from navia.vit.vit import ViT
+from navia.data.loader import Batch
+from navia.models.base import ViT
 
 
 def step_ratio(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> float:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from navia.adapt.method import changed_options
 from navia.errors import SpecError
+from navia.methods.base import changed_options
 
 TABLES = ("table1", "table2", "ablation", "layers", "tokens")
 _PRESETS = {name: f"paper-{name}" for name in TABLES}
@@ -64,7 +64,7 @@ def _content() -> dict[str, Any]:
 @functools.cache
 def _labels() -> dict[tuple[str, str, str], str]:
     from navia.bench.presets import named
-    from navia.reduce import parse
+    from navia.reduction import parse
 
     found: dict[tuple[str, str, str], str] = {}
     for table, preset in _PRESETS.items():

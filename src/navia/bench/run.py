@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from navia.adapt.adapter import Adapter, Step
-from navia.adapt.losses import entropy
+from navia.adaptation.adapter import Adapter, Step
+from navia.data.loader import Batch, Loader
 from navia.errors import SpecError
-from navia.images.loader import Batch, Loader
+from navia.methods.losses import entropy
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia import __version__
-from navia.bench.rows import check_rows
+from navia.bench.row import check_rows
 from navia.errors import InputError
-from navia.files import exclusive, written_whole
+from navia.io import exclusive, written_whole
 
 if TYPE_CHECKING:
     from navia.bench.cell import Cell
-    from navia.spec import Spec
+    from navia.bench.spec import Spec
 
 
 class Store:

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from navia.adapt.adapter import Adapter
+from navia.adaptation.adapter import Adapter
 from navia.bench.run import held_out_from
+from navia.data.loader import Loader
+from navia.data.open import Opened
+from navia.data.streams import Stream, Stretch
 from navia.errors import InputError, SpecError
-from navia.images.loader import Loader
-from navia.images.open import Opened
-from navia.images.streams import Stream, Stretch
-from navia.measure.explain import answering_walk
-from navia.measure.tsne import NEIGHBOURS, check_installed, neighbour_accuracy, plane
-from navia.vit.labels import class_names
-from navia.vit.vit import ViT
+from navia.evaluation.explain import answering_walk
+from navia.evaluation.tsne import NEIGHBOURS, check_installed, neighbour_accuracy, plane
+from navia.models.base import ViT
+from navia.models.labels import class_names
 
 FREQUENT = 8  # classes where none are asked for
 MOST_PICTURES = 1000  # more would neither be told apart in a panel nor fit into a page

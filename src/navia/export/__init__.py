@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from navia.adapt.adapter import Adapter
+from navia.adaptation.adapter import Adapter
 from navia.errors import SpecError, known_names
 from navia.export.from_delta import open_delta
 from navia.export.frozen import ExportError, Frozen, freeze

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from navia.adapt.adapter import Adapter, adapt
-from navia.adapt.delta import BrokenDeltaError, DeltaError, classes_of, read_delta, told
-from navia.adapt.parameters import fingerprint
-from navia.adapt.statistics import Provenance, SourceError, SourceStatistics
-from navia.reduce import Reducer, parse
-from navia.vit.vit import ViT
+from navia.adaptation.adapter import Adapter, adapt
+from navia.adaptation.delta import BrokenDeltaError, DeltaError, classes_of, read_delta, told
+from navia.adaptation.statistics import Provenance, SourceError, SourceStatistics
+from navia.methods.parameters import fingerprint
+from navia.models.base import ViT
+from navia.reduction import Reducer, parse
 
 
 def open_delta(

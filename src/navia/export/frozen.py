@@ -7,14 +7,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from navia.adapt.adapter import Adapter
-from navia.adapt.method import Method
-from navia.adapt.parameters import is_half, private_copy
-from navia.adapt.shift import ActivationShift
+from navia.adaptation.adapter import Adapter
 from navia.errors import NaviaError
-from navia.reduce import Reducer
-from navia.vit.forward import Touch, run
-from navia.vit.vit import ViT
+from navia.methods.base import Method
+from navia.methods.parameters import is_half, private_copy
+from navia.methods.shift import ActivationShift
+from navia.models.base import ViT
+from navia.models.forward import Touch, run
+from navia.reduction import Reducer
 
 
 class ExportError(NaviaError):

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from navia import __version__
-from navia.adapt.adapter import Adapter
-from navia.adapt.parameters import fingerprint
+from navia.adaptation.adapter import Adapter
+from navia.data.preprocessing import Preprocessing
 from navia.export.frozen import ExportError
 from navia.export.staging import MARK
-from navia.images.preprocessing import Preprocessing
-from navia.vit.labels import class_names
+from navia.methods.parameters import fingerprint
+from navia.models.labels import class_names
 
 _PREFIX = "navia."
 

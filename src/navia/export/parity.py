@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from navia.export.frozen import ExportError, Frozen
-from navia.reduce import NoReduction
-from navia.vit.vit import ViT
+from navia.models.base import ViT
+from navia.reduction import NoReduction
 
 Answer = Callable[[Tensor], Tensor]
 

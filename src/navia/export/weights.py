@@ -9,17 +9,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from navia.adapt import tensorfile
+from navia import tensorfile
+from navia.data.preprocessing import Preprocessing
 from navia.export.frozen import ExportError, Frozen
 from navia.export.metadata import Metadata
 from navia.export.parity import Answer
 from navia.export.staging import MARK
-from navia.images.preprocessing import Preprocessing
-from navia.reduce import NoReduction
-from navia.vit.checkpoint import load_checkpoint
-from navia.vit.forward import run
-from navia.vit.load import load, wrap
-from navia.vit.vit import ViT
+from navia.models.base import ViT
+from navia.models.checkpoint import load_checkpoint
+from navia.models.forward import run
+from navia.models.load import load, wrap
+from navia.reduction import NoReduction
 
 
 def write_checkpoint(frozen: Frozen, metadata: Metadata, path: Path) -> None:

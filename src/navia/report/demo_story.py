@@ -6,12 +6,12 @@ import torch
 
 from navia import __version__
 from navia.bench.demo import Row
-from navia.images.domain import Domain
-from navia.images.streams import make_stream
+from navia.data.domain import Domain
+from navia.data.streams import make_stream
+from navia.models.base import ViT
 from navia.report.demo_page import DemoRow, DemoStory, answers
 from navia.report.page import PictureRow
 from navia.report.words import readable
-from navia.vit.vit import ViT
 
 SHOWN = 5
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from navia.data import imagenet, sample
+from navia.data.domain import Collection, Domain
+from navia.data.open import open_domains
+from navia.data.preprocessing import Preprocessing
 from navia.errors import NaviaError
-from navia.images import imagenet, sample
-from navia.images.domain import Collection, Domain
-from navia.images.open import open_domains
-from navia.images.preprocessing import Preprocessing
 from navia.report.page import PictureRow
 from navia.report.results import Results, Table
 from navia.report.words import readable

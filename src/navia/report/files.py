@@ -7,7 +7,7 @@ from typing import Any
 
 from navia.bench.store import Store
 from navia.errors import InputError, NaviaError
-from navia.files import printable, written_whole
+from navia.io import printable, written_whole
 from navia.report.examples import example_pictures
 from navia.report.figures import draw_figures
 from navia.report.index_page import index_page

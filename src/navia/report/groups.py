@@ -5,9 +5,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from navia.reduce import Reducer
-from navia.vit.forward import run
-from navia.vit.vit import ViT
+from navia.models.base import ViT
+from navia.models.forward import run
+from navia.reduction import Reducer
 
 
 def groups_of(vit: ViT, image: Tensor, reducer: Reducer) -> np.ndarray:

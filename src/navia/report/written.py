@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from navia.errors import InputError
-from navia.files import written_whole
+from navia.io import written_whole
 
 LIST = "navia-report.json"
 

@@ -21,13 +21,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from navia import __version__
-from navia.adapt.delta import DeltaError
+from navia.adaptation.delta import DeltaError
 from navia.errors import InputError, NaviaError
-from navia.serve.access import Access, Refusal
-from navia.serve.answers import BusyError
 from navia.serve.dashboard import FILES
-from navia.serve.messages import Done, PredictBody, PredictReply, Problem, Ready, RecentReply, Status
 from navia.serve.metrics import metrics
+from navia.serve.middleware import Access, Refusal
+from navia.serve.predictor import BusyError
+from navia.serve.schemas import Done, PredictBody, PredictReply, Problem, Ready, RecentReply, Status
 from navia.serve.service import Service
 from navia.serve.settings import TOP, Limits
 from navia.serve.status import recent, status

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from navia.adapt.adapter import Adapter
-from navia.adapt.delta import BrokenDeltaError
+from navia.adaptation.adapter import Adapter
+from navia.adaptation.delta import BrokenDeltaError
 from navia.errors import InputError
-from navia.files import exclusive
+from navia.io import exclusive
 
 _NOTE = "serve"  # under which the counters stand in the delta's metadata
 

@@ -6,9 +6,9 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from navia.serve.messages import Mode
+from navia.serve.schemas import Mode
 from navia.serve.service import Service
-from navia.serve.watch import BUCKETS
+from navia.serve.stats import BUCKETS
 
 
 class _Collector:

@@ -13,21 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navia.adapt.adapter import adapt
-from navia.adapt.statistics import SourceStatistics
+from navia.adaptation.adapter import adapt
+from navia.adaptation.statistics import SourceStatistics
 from navia.errors import InputError, NaviaError
-from navia.reduce import ReducerLike
+from navia.models.base import ViT
+from navia.models.labels import class_names
+from navia.reduction import ReducerLike
 from navia.report.numbers import finite
-from navia.serve.answers import Answer, Answers
+from navia.serve.adaptation_worker import Learner
 from navia.serve.checkpoints import Checkpoints
+from navia.serve.decoding import read_picture
 from navia.serve.gate import Gate
-from navia.serve.learner import Learner
-from navia.serve.messages import Done
-from navia.serve.pictures import read_picture
+from navia.serve.predictor import Answer, Answers
+from navia.serve.schemas import Done
 from navia.serve.settings import Settings
-from navia.serve.watch import Watch
-from navia.vit.labels import class_names
-from navia.vit.vit import ViT
+from navia.serve.stats import Watch
 
 log = logging.getLogger("navia.serve")
 

@@ -4,10 +4,10 @@ import time
 
 from navia import __version__
 from navia.report.numbers import finite
-from navia.serve.messages import Adaptation, Checkpoint, Recent, Served, Status
-from navia.serve.pictures import thumbnail
+from navia.serve.decoding import thumbnail
+from navia.serve.schemas import Adaptation, Checkpoint, Recent, Served, Status
 from navia.serve.service import Service
-from navia.serve.watch import WINDOW
+from navia.serve.stats import WINDOW
 
 
 def status(service: Service) -> Status:

@@ -3,8 +3,8 @@
 from importlib import resources
 from pathlib import Path
 
+from navia.bench.spec import Spec, parse_spec, read_spec
 from navia.errors import SpecError, known_names
-from navia.spec import Spec, parse_spec, read_spec
 
 
 def presets() -> dict[str, str]:

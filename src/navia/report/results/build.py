@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from navia.bench.rows import check_rows
-from navia.images.corruptions import names
+from navia.bench.row import check_rows
+from navia.data.corruptions import names
 from navia.report.results.images import Scores, scores_of
 from navia.report.results.lines import Line, Rows, Setting, setting_of
 from navia.report.results.protocol import Kind, asked_of, domain_of, identity_of, protocol_of, value_text, why_apart

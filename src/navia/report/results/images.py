@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from navia.measure.quality import wilson
+from navia.evaluation.metrics import wilson
 from navia.report.numbers import finite
 from navia.report.results.values import Row, Traces
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from navia.images.corruptions import names
+from navia.data.corruptions import names
 from navia.report.results.values import Row
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from navia.adapt.method import METHODS
+from navia.methods.base import METHODS
 from navia.report.numbers import finite
 from navia.report.results.compare import compared
 from navia.report.results.lines import Line, Setting

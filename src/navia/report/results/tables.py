@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from navia.images.corruptions import CORRUPTIONS, names
+from navia.data.corruptions import CORRUPTIONS, names
 from navia.report.results.lines import Line
 from navia.report.results.protocol import domain_of, short_path
 from navia.report.results.values import GMACS, MS, Column, Row

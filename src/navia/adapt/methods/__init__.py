@@ -1,1 +1,0 @@
-"""One file per method; each registers itself."""

@@ -1,0 +1,1 @@
+"""The loop around a method: adapter, guard, source statistics, saved deltas."""

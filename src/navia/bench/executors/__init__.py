@@ -1,0 +1,1 @@
+"""How `navia bench` runs its cells: one after another, or on a Ray cluster."""

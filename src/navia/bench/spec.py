@@ -1,0 +1,357 @@
+"""What a benchmark consists of: a short YAML file, checked line by line.
+
+models:  [{name: timm:deit_tiny_patch16_224, checkpoint: model.safetensors}]
+data:    [{path: imagenet/val, corruptions: [fog, contrast], severity: 5, images: 512}]
+source:  {images: 64}
+runs:
+  - {method: none}
+  - {method: [align, navia], reduce: [tome:4, tome:8]}
+seeds:   [0, 1, 2]
+batch:   64
+plugins: [infomax.py]
+
+plugins: with own methods or reducers. A file (looked for beside the spec and then in the working directory) or a module.
+"""
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
+
+from navia.data import SOURCE_IMAGES
+from navia.data.corruptions import names as corruption_names
+from navia.errors import SpecError, known_names, near
+from navia.plugins import find
+
+_MOST_CLASSES = 20  # that a picture can tell apart
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _corruptions(value: Any) -> Any:
+    """all: the 15 of ImageNet-C; extra: its 4 others too."""
+    if value in ("all", "extra"):
+        return list(corruption_names(extra=value == "extra"))
+    return [] if value is None else _listed(value)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSpec(_Strict):
+    """name: as for navia.load. crop_only: the images are already resized."""
+
+    name: str
+    checkpoint: Path | None = None
+    crop_only: bool = False
+
+
+class DataSpec(_Strict):
+    """path: as for `navia run`. corruptions: made on the way, a list or all. images: at most so many of each domain."""
+
+    path: str
+    corruptions: Annotated[tuple[str, ...], BeforeValidator(_corruptions)] = ()
+    severity: int = Field(default=5, ge=1, le=5)
+    stream: Literal["reset", "continual", "mixed"] = "reset"
+    images: int | None = Field(default=None, ge=1)
+    label_shift: float | None = Field(default=None, gt=0)
+    parts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+
+    @pydantic.field_validator("corruptions")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = corruption_names(extra=True)
+        unknown = [f"unknown corruption {name!r}{known_names(name, known)}" for name in value if name not in known]
+        if unknown:
+            raise ValueError("; ".join(unknown))
+        return value
+
+
+class SourceSpec(_Strict):
+    """Clean images for the statistics: `images` of `path`, or without a path of the data itself (they leave the stream)."""
+
+    images: int = Field(default=SOURCE_IMAGES, ge=2)
+    path: str | None = None
+
+
+class TsneSpec(_Strict):
+    """blocks: whose CLS features are laid out, counted from 0. classes: of the model, by number; by default the 8 most
+    frequent. or_frequent: these too where the model or the pictures lack one of `classes`, which is an error otherwise."""
+
+    blocks: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    classes: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=2, max_length=_MOST_CLASSES)
+    or_frequent: bool = False
+
+    @pydantic.field_validator("blocks", "classes")
+    @classmethod
+    def _once(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        twice = sorted({number for number in value or () if (value or ()).count(number) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(str, twice))} is there twice")
+        return value
+
+
+class RunSpec(_Strict):
+    """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model. adapt_for: adapt
+    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). shorten:
+    where the stream is too short for the largest of these numbers, all of them are made smaller in proportion; that is an
+    error otherwise. tsne: also lay out the CLS features of that last third. guard: false lets collapses happen, as in
+    published figures."""
+
+    method: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=("none",), min_length=1)
+    options: dict[str, Any] = {}
+    label: str | None = None
+    realtime: bool = False
+    adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = Field(default=(None,), min_length=1)
+    shorten: bool = False
+    tsne: TsneSpec | None = None
+    guard: bool = True
+
+    @pydantic.model_validator(mode="after")
+    def _held_out(self) -> "RunSpec":
+        if self.tsne is not None and (self.realtime or None in self.adapt_for):
+            raise ValueError("tsne shows the last third of the stream once nothing adapts: give adapt_for, and no realtime")
+        return self
+
+
+class Spec(_Strict):
+    models: Annotated[tuple[ModelSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    data: Annotated[tuple[DataSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    runs: Annotated[tuple[RunSpec, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    source: SourceSpec = SourceSpec()
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = Field(default=(0,), min_length=1)
+    batch: int = Field(default=64, ge=1)
+    reference: str | None = None  # name of the published values to show beside
+    plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # files or modules with own methods or reducers
+
+    def scaled(
+        self,
+        *,
+        model: str | None = None,
+        checkpoint: Path | None = None,
+        crop_only: bool = False,
+        data: str | None = None,
+        corruptions: list[str] | None = None,
+        severity: int | None = None,
+        images: int | None = None,
+        source: str | None = None,
+        seeds: list[int] | None = None,
+        batch: int | None = None,
+    ) -> "Spec":
+        """The same with other models, data or sizes: what is None stays. The classes of a t-SNE were chosen for one model
+        and its data: where others lack one of them, the most frequent are shown instead. The numbers of adapt_for were
+        chosen for one length of the stream: where it is too short for them, they are shortened."""
+        if (checkpoint or crop_only) and model is None:
+            raise SpecError("checkpoint and crop_only belong to a model: give its name too")
+        values = self.model_dump()
+        if model is not None:
+            values["models"] = [{"name": model, "checkpoint": checkpoint, "crop_only": crop_only}]
+        given = {"path": data, "corruptions": corruptions, "severity": severity, "images": images}
+        changes = {key: value for key, value in given.items() if value is not None}
+        values["data"] = [{**part, **changes} for part in values["data"]]
+        if model is not None or data is not None or images is not None:
+            for run in values["runs"]:
+                if run["tsne"] is not None and run["tsne"]["classes"] is not None:
+                    run["tsne"]["or_frequent"] = True
+        if data is not None or images is not None or batch is not None:
+            for run in values["runs"]:
+                run["shorten"] = True
+        if source is not None or data == "embedded":  # the embedded sample has source images of its own
+            values["source"]["path"] = source
+        if seeds:
+            values["seeds"] = seeds
+        if batch is not None:
+            values["batch"] = batch
+        try:
+            scaled = Spec.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise SpecError("; ".join(text for _, text in _problems(error, None))) from error
+        return scaled.model_copy(update={"data": tuple(dict.fromkeys(scaled.data))})
+
+
+def read_spec(path: Path) -> Spec:
+    """The spec in a YAML file, or a SpecError that names the line."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise SpecError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    spec = parse_spec(text, str(path))
+    return spec.model_copy(update={"plugins": tuple(find(name, path.parent).name for name in spec.plugins)})
+
+
+def parse_spec(text: str, where: str) -> Spec:
+    """The spec in a YAML text; errors name `where` and the line."""
+    try:
+        import yaml
+    except ImportError as missing:
+        raise SpecError("benchmarks need PyYAML: pip install 'navia[bench]'") from missing
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(f"{where}: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise SpecError(f"{where}: a mapping with models, data and runs is needed")
+    problems = [] if "plugins" in values else _unknown_names(values, tree)
+    spec = None
+    try:
+        spec = Spec.model_validate(values)
+    except pydantic.ValidationError as error:
+        problems += _problems(error, tree)
+    if spec is None or problems:
+        found = sorted({(_line(tree, path), text) for path, text in problems})
+        raise SpecError("\n".join(f"{where}:{line}: {text}" for line, text in found))
+    return spec
+
+
+Place = tuple[int | str, ...]
+
+_WORDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+    "path": "must be a path",
+    "dict": "must be a mapping, {{key: value}}",
+    "model": "must be a mapping, {{key: value}}",
+    "tuple": "must be a list",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+}  # by the kind of pydantic's error, or how that begins
+
+
+def _problems(error: pydantic.ValidationError, tree: Any) -> list[tuple[Place, str]]:
+    """Where, and in plain words what is wrong there. tree: the YAML text, where there is one."""
+    found = error.errors()
+    meant = {(*e["loc"][:-1], near(str(e["loc"][-1]), _keys(e["loc"]))) for e in found if e["type"] == "extra_forbidden"}
+    inside = {e["loc"][:depth] for e in found for depth in range(len(e["loc"]))}
+    # a key that is only misspelled is not missing, and a list is not too short because its entries have mistakes
+    consequences: dict[str, set[Any]] = {"missing": meant, "too_short": inside}
+    return [(e["loc"], _problem(e, tree)) for e in found if e["loc"] not in consequences.get(e["type"], ())]
+
+
+def _problem(error: Any, tree: Any) -> str:
+    kind, path, context, value = error["type"], error["loc"], error.get("ctx", {}), error["input"]
+    place = _name(path, tree)
+    if kind == "extra_forbidden":
+        inside = f" in {_name(path[:-1], tree)}" if path[:-1] else ""
+        meant = near(str(path[-1]), _keys(path))
+        return f"unknown key {path[-1]!r}{inside}; " + (
+            f"did you mean {meant!r}?" if meant else f"known: {', '.join(_keys(path))}"
+        )
+    if kind == "missing":
+        return f"{_name(path[:-1], tree) or 'the spec'} needs the key {path[-1]!r}"
+    if kind == "value_error":
+        return f"{place}: {context['error']}"
+    if kind in ("too_short", "too_long"):
+        least = kind == "too_short"
+        count = context["min_length" if least else "max_length"]
+        entries = "one entry" if count == 1 else f"{count} entries"
+        return f"{place} needs at {'least' if least else 'most'} {entries}"
+    words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0], "cannot be used here")
+    given = "nothing" if value is None else repr(value)
+    meant = near(value, context["expected"].split("'")) if kind == "literal_error" and isinstance(value, str) else None
+    return f"{place} {words.format(**context)}, not {given}" + (f"; did you mean {meant!r}?" if meant else "")
+
+
+def _keys(path: Place) -> list[str]:
+    """The keys of the mapping that the last step of `path` is in."""
+    kinds: dict[str, type[BaseModel]] = {
+        "models": ModelSpec,
+        "data": DataSpec,
+        "runs": RunSpec,
+        "source": SourceSpec,
+        "tsne": TsneSpec,
+    }
+    inside = [step for step in path[:-1] if isinstance(step, str)]
+    return list((kinds[inside[-1]] if inside else Spec).model_fields)
+
+
+def _name(path: Place, tree: Any) -> str:
+    """'runs[0].method'; without the number where the text has no list."""
+    name, node = "", tree
+    for step in path:
+        if isinstance(step, int):
+            name += "" if node is not None and node.id != "sequence" else f"[{step}]"
+        else:
+            name += f".{step}" if name else step
+        node = _inside(node, step)
+    return name
+
+
+def _inside(node: Any, step: int | str) -> Any:
+    """The part of the YAML tree that one step leads to. Entry 0 of what was given without its list is the thing itself."""
+    if node is not None and node.id == "sequence":
+        return node.value[step] if isinstance(step, int) and step < len(node.value) else None
+    if node is not None and node.id == "mapping" and isinstance(step, str):
+        return next((value for key, value in node.value if key.value == step), None)
+    return node if step == 0 else None
+
+
+def _unknown_names(values: dict[str, Any], tree: Any) -> list[tuple[Place, str]]:
+    """Methods, reducers and options of the runs that do not exist."""
+    from navia.methods.base import METHODS
+    from navia.reduction import parse
+
+    found: list[tuple[Place, str]] = []
+
+    def check(path: Place, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except SpecError as error:
+            found.append((path, f"{_name(path, tree)}: {error}"))
+            return False
+        return True
+
+    for i, run in enumerate(_listed(values.get("runs"))):
+        if not isinstance(run, dict):
+            continue
+        for j, reduce in enumerate(_listed(run.get("reduce", "none"))):
+            if isinstance(reduce, str):
+                check(("runs", i, "reduce", j), partial(parse, reduce))
+        options = run.get("options")
+        for j, name in enumerate(_listed(run.get("method"))):
+            if not isinstance(name, str) or not check(("runs", i, "method", j), partial(METHODS.get, name)):
+                continue
+            if isinstance(options, dict) and all(isinstance(key, str) for key in options):
+                _check_options(METHODS.get(name), name, options, ("runs", i, "options"), check)
+    return found
+
+
+def _check_options(
+    method: Any, name: str, options: dict[str, Any], place: Place, check: Callable[[Place, Callable[[], object]], bool]
+) -> None:
+    """Each by itself, so that all mistakes are found; together only where no single one is at fault."""
+    make = method.Options.of
+    with contextlib.suppress(SpecError):
+        make(name, options)
+        return
+    fine = [check((*place, key), partial(make, name, {key: value})) for key, value in options.items()]
+    if all(fine):
+        check(place, partial(make, name, options))
+
+
+def _line(node: Any, path: tuple[int | str, ...]) -> int:
+    """The line of the deepest part of the YAML tree that `path` leads to, counted from 1."""
+    for depth, step in enumerate(path, 1):
+        if node.id == "sequence" and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+        elif node.id == "mapping" and isinstance(step, str):
+            found = [(key, value) for key, value in node.value if key.value == step]
+            if not found:
+                break
+            node = found[0][0] if depth == len(path) else found[0][1]
+        elif step != 0 or node.id == "sequence":  # entry 0 of what was given without its list is the thing itself
+            break
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,135 @@
+"""`navia report`: the rows of `navia bench` as tables, figures and a page."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from navia.cli.terminal import JsonOption, console, folder_to_write, print_json, print_wide
+
+if TYPE_CHECKING:
+    from navia.report.results import Block, Results, Table
+    from navia.report.speed import Speed
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `navia bench --out DIR` fills, or has filled.")],
+    out: Annotated[Path | None, typer.Option(help="Where the report goes; DIR/report by default.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the rows of a benchmark into comparable tables: Markdown, LaTeX, CSV, figures and a page.
+
+    Each spec that was run into DIR has a table of its own. Rows that must not be compared (other weights, other pictures,
+    ...) go to separate tables, and the report says why. It may be made while the benchmark is still running. Where DIR holds
+    a speed.json (`benchmarks/speed.py --json`), the page has a section of it.
+
+        navia report results
+    """
+    from navia.report.files import read_rows, read_specs, speed_of, write_report
+    from navia.report.results import intervals_and_seeds, tabulate
+    from navia.report.tables import differences_text, missing_text, summary
+
+    out, speed = folder_to_write(out or folder / "report"), speed_of(folder)
+    if speed is not None and not (folder / "rows.jsonl").exists():
+        _report_speed_alone(speed, out, as_json)
+        return
+    rows, traces, notes = read_rows(folder)
+    results = tabulate(rows, repr(str(folder / "rows.jsonl")), read_specs(folder), traces)
+    files, problems = write_report(results, traces, out, notes, speed)
+    if as_json:
+        print_json({**_as_dict(results), "files": [str(path) for path in files], "notes": [*notes, *problems]})
+        return
+    for table in results.tables:
+        _print_table(table, len(results.tables) > 1)
+        _print_lines(filter(None, [" ".join(intervals_and_seeds(table)), differences_text(table)]))
+    _print_lines((summary(results), *results.apart, missing_text(results), *notes, *problems))
+    _print_paths(files)
+
+
+def _report_speed_alone(speed: "Speed", out: Path, as_json: bool) -> None:
+    from navia.report.files import write_speed_report
+
+    files, problems = write_speed_report(speed, out)
+    if as_json:
+        print_json({"speed": speed, "files": [str(path) for path in files], "notes": problems})
+        return
+    _print_lines(problems)
+    _print_paths(files)
+
+
+def _print_table(table: "Table", several: bool) -> None:
+    for block in table.blocks:
+        title = f"{f'Table {table.number}: ' if several else ''}{table.title}"
+        print_wide(_rich(table, block, f"{title}\n{block.title}" if block.title else title))
+
+
+def _rich(table: "Table", block: "Block", title: str) -> RichTable:
+    from navia.report.results import best, interval_text, texts
+
+    shown = RichTable("method", title=Text(title), title_justify="left", title_style="bold")
+    cells = []
+    told = table.summed if table.is_wide else table.columns  # the files have what a terminal has no room for
+    for column in block.of(told):
+        shown.add_column(Text(column.title), justify="right")
+        own = []
+        for line, text, mark in zip(block.lines, texts(block, column), best(block, column), strict=True):
+            interval = interval_text(line.value(column)) if column.is_accuracy else ""
+            own.append(Text.assemble((text, "bold" if mark else ""), (f" {interval}" if interval else "", "dim")))
+        cells.append(own)
+    for i, line in enumerate(block.lines):
+        shown.add_row(Text(line.name), *(column[i] for column in cells))
+    return shown
+
+
+def _print_paths(files: list[Path]) -> None:
+    figures = [path for path in files if path.suffix in (".png", ".svg")]
+    _print_lines(str(path) for path in files if path not in figures)
+    if figures:
+        _print_lines([f"{len(figures) // 2} figures as PNG and SVG in {figures[0].parent}"])
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _as_dict(results: "Results") -> dict[str, Any]:
+    return {
+        "rows": results.rows,
+        "tables": [_table_dict(table) for table in results.tables],
+        "apart": list(results.apart),
+        "missing": [asdict(cell) for cell in results.missing()],
+    }
+
+
+def _table_dict(table: "Table") -> dict[str, Any]:
+    from navia.report.results import best, differences, how_to_read
+
+    return {
+        "number": table.number,
+        "title": table.title,
+        "spec": table.spec,
+        "protocol": dict(table.protocol),
+        "notes": how_to_read(table),
+        "differences": [asdict(gap) for gap in differences(table)],
+        "blocks": [
+            {
+                "title": block.title,
+                "best": {
+                    column.name: [line.name for line, mark in zip(block.lines, best(block, column), strict=True) if mark]
+                    for column in table.columns
+                },
+                "lines": [
+                    {"name": line.name, **asdict(line.setting), "options": line.setting.given,
+                     "options_by_domain": line.options_by_domain,
+                     "values": {column.name: asdict(line.value(column)) for column in table.columns}}
+                    for line in block.lines
+                ],
+            }
+            for block in table.blocks
+        ],
+    }  # fmt: skip

@@ -1,1 +1,0 @@
-"""One file per command: arguments in, a call into the library, a table or JSON out."""

@@ -1,0 +1,135 @@
+"""Digital: contrast, warping, coarse pixels, compression, saturation. uint8 H x W x C in, 0..255 out."""
+
+from functools import lru_cache
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from navia.data.corruptions import hsv
+from navia.data.corruptions.noise import to_levels
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def contrast(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
+    """Each channel moves towards its mean."""
+    keep = (0.4, 0.3, 0.2, 0.1, 0.05)[severity - 1]
+    x = image / 255.0
+    mean = x.mean(axis=(0, 1), keepdims=True)
+    x -= mean
+    x *= keep
+    x += mean
+    return to_levels(x)
+
+
+def saturate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
+    """Paler at severities 1 and 2, gaudy from 3. Grey images have nothing to saturate."""
+    factor, more = ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2))[severity - 1]
+    if image.shape[2] == 1:
+        return image.copy()
+    hue, saturation, value = hsv.from_rgb(*np.moveaxis(image, 2, 0) / 255.0)
+    return to_levels(np.stack(hsv.to_rgb(hue, np.clip(saturation * factor + more, 0, 1), value), axis=2))
+
+
+def pixelate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
+    from PIL.Image import Resampling
+
+    keep = (0.6, 0.5, 0.4, 0.3, 0.25)[severity - 1]
+    height, width = image.shape[:2]
+    small = _picture(image).resize((int(width * keep), int(height * keep)), Resampling.BOX)
+    return np.asarray(small.resize((width, height), Resampling.BOX))
+
+
+def jpeg_compression(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
+    from PIL import Image
+
+    file = BytesIO()
+    _picture(image).save(file, "JPEG", quality=(25, 18, 15, 10, 7)[severity - 1])
+    return np.asarray(Image.open(file))
+
+
+def _picture(image: NDArray[np.uint8]) -> "Image":
+    from PIL import Image
+
+    return Image.fromarray(image if image.shape[2] == 3 else image[..., 0])
+
+
+def elastic_transform(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
+    """A random affine map, then a smooth random displacement of each pixel.
+
+    The published lengths are for 224 px (and say 244). They scale with the shorter side here, so that a small image is
+    bent like a large one; the amplitude does so twice, because the noise under it averages out over `sigma` pixels.
+    """
+    import cv2
+
+    amplitude, sigma, jitter = (
+        (244 * 2, 244 * 0.7, 244 * 0.1),
+        (244 * 2, 244 * 0.08, 244 * 0.2),
+        (244 * 0.05, 244 * 0.01, 244 * 0.02),
+        (244 * 0.07, 244 * 0.01, 244 * 0.02),
+        (244 * 0.12, 244 * 0.01, 244 * 0.02),
+    )[severity - 1]
+    height, width = image.shape[:2]
+    scale = min(height, width) / 224
+    amplitude, sigma, jitter = amplitude * scale**2, sigma * scale, jitter * scale
+
+    middle = np.array([width, height], dtype=np.float32) // 2
+    third = min(height, width) // 3
+    anchors = middle + np.array([[third, third], [third, -third], [-third, -third]], dtype=np.float32)
+    moved = anchors + rng.uniform(-jitter, jitter, size=anchors.shape).astype(np.float32)
+    x = image.astype(np.float32) / np.float32(255)
+    affine = cv2.getAffineTransform(anchors, moved)
+    x = cv2.warpAffine(x, affine, (width, height), borderMode=cv2.BORDER_REFLECT_101).reshape(image.shape)
+
+    dx = (_smooth(rng.uniform(-1, 1, size=(height, width)), sigma) * amplitude).astype(np.float32)
+    dy = (_smooth(rng.uniform(-1, 1, size=(height, width)), sigma) * amplitude).astype(np.float32)
+    return to_levels(_sample(x, np.arange(height)[:, None] + dy, np.arange(width) + dx))
+
+
+def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
+    """Gaussian filter of H x W, edges mirrored, cut at three sigma."""
+    from scipy.fft import dctn, idctn
+    from scipy.ndimage import gaussian_filter
+
+    if sigma < 8:
+        smooth: NDArray[np.float64] = gaussian_filter(field, sigma, mode="reflect", truncate=3)
+        return smooth
+    # A kernel as long as the image (severities 1 and 2) is cheaper by the cosine transform, in which this filter is a
+    # factor for each wave. No matrix product: its threads would fight with those of other workers.
+    waves = dctn(field)
+    waves *= _response(field.shape[0], sigma)[:, None]
+    waves *= _response(field.shape[1], sigma)
+    filtered: NDArray[np.float64] = idctn(waves)
+    return filtered
+
+
+@lru_cache(maxsize=16)
+def _response(size: int, sigma: float) -> NDArray[np.float64]:
+    """What the Gaussian filter, cut at three sigma, leaves of each cosine along an axis with mirrored edges."""
+    reach = int(3 * sigma + 0.5)
+    at = np.arange(-reach, reach + 1)
+    weights = np.exp(-0.5 * (at / sigma) ** 2)
+    weights /= weights.sum()
+    response: NDArray[np.float64] = (np.cos(np.pi / size * np.arange(size)[:, None] * at) * weights).sum(axis=1)
+    return response
+
+
+def _sample(x: NDArray[np.float32], rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Bilinear values of H x W x C at fractional places (H x W each), the image mirrored beyond its edges."""
+    low_row, low_column = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
+    top, left = max(0, -int(low_row.min())), max(0, -int(low_column.min()))
+    bottom = max(0, int(low_row.max()) + 2 - x.shape[0])
+    right = max(0, int(low_column.max()) + 2 - x.shape[1])
+    stride = left + x.shape[1] + right
+    at = (low_row + top) * stride + low_column + left
+    down, across = rows - low_row, columns - low_column
+    sampled = np.empty_like(x)
+    for channel in range(x.shape[2]):
+        plane = np.pad(x[..., channel].astype(np.float64), ((top, bottom), (left, right)), mode="symmetric").ravel()
+        upper = plane.take(at) * (1 - across) + plane.take(at + 1) * across
+        lower = plane.take(at + stride) * (1 - across) + plane.take(at + stride + 1) * across
+        sampled[..., channel] = upper * (1 - down) + lower * down
+    return sampled

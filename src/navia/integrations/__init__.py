@@ -1,0 +1,1 @@
+"""Others meet an adapter here: loggers, Hugging Face pipelines."""

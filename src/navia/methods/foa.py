@@ -1,0 +1,277 @@
+"""FOA: forward-only adaptation of prompts by CMA-ES (Niu et al., 2024; arXiv 2404.01650)."""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navia.errors import NaviaError, SpecError
+from navia.methods.base import METHODS, Learned, Look, Method, Options
+from navia.methods.losses import entropy
+from navia.methods.moments import batch_moments
+from navia.methods.navia import prompt_bound
+from navia.methods.parameters import single
+from navia.methods.recent import Recent, check_recent
+from navia.methods.shift import ActivationShift
+from navia.models.base import ViT
+from navia.models.forward import Outcome, Touch, head, run
+
+
+@dataclass(frozen=True)
+class FoaOptions(Options):
+    """prompts: tokens that are optimised. population: candidates per batch, one of them the best so far; 0: it and
+    4 + 3 ln(dimensions) others. weight: of the squared statistics distance. sigma: first step of CMA-ES. diagonal: estimate
+    variances only (much cheaper). enough, recent: as for align."""
+
+    prompts: int = 3
+    population: int = 0
+    weight: float = 0.4
+    sigma: float = 1.0
+    diagonal: bool = False
+    shift: bool = True
+    enough: int = 8
+    recent: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_recent(self.enough, self.recent)
+        if self.prompts < 1 or self.population in (1, 2):
+            raise SpecError("foa needs at least 1 prompt and a population of at least 3 (or 0: by the model's width)")
+
+
+@METHODS.register("foa")
+class Foa(Method):
+    name = "foa"
+    Options = FoaOptions
+    effort = 27
+    needs_source = True
+    answers_by = ("shift",)
+
+    @classmethod
+    def tuned(cls, vit: ViT, options: FoaOptions) -> list[str]:
+        return []
+
+    @classmethod
+    def added(cls, vit: ViT, options: FoaOptions) -> int:
+        return options.prompts * vit.dim
+
+    @classmethod
+    def forwards(cls, vit: ViT, options: FoaOptions) -> int:
+        return population(options.prompts * vit.dim, options) + 1  # and the best so far
+
+    @classmethod
+    def extra_tokens(cls, options: FoaOptions) -> int:
+        return options.prompts
+
+    def start(self) -> None:
+        shape = (self.options.prompts, self.vit.dim)
+        bound = prompt_bound(self.vit.patch_size, self.vit.dim)
+        first = (torch.rand(shape, generator=self.generator) * 2 - 1) * bound
+        self.memory["prompts"] = first.to(self.vit.cls_token.device)
+        self.search = _Search(shape[0] * shape[1], self.options, self.seed)
+
+    def touch(self) -> Touch:
+        return Touch(prompts=self.memory["prompts"])
+
+    @torch.no_grad()
+    def look(self, images: Tensor) -> Look:
+        """Try every candidate and the best prompts so far; answer with the fittest, shifted."""
+        recent = self._recent.lent(len(images))
+        if not self._recent.suffice(len(images) + (0 if recent is None else len(recent))):
+            outcome = self.walk(images, features=True)
+            return Look(self._answer(outcome), images, outcome, Learned(kept=0, note="too few images for statistics yet"))
+        shape = self.memory["prompts"].shape
+        candidates = [*self.search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
+        losses, best, features = [], None, []
+        for candidate in candidates:
+            prompts = torch.from_numpy(candidate).to(self.memory["prompts"]).view(shape)
+            outcome = run(
+                self.vit,
+                images,
+                self.reduce,
+                touch=Touch(prompts=prompts),
+                classes=self.classes,
+                features=True,
+                breathe=self.breathe,
+            )
+            loss = self._fitness(outcome, recent)
+            if best is None or loss < min(losses):
+                best = (prompts, outcome)
+            losses.append(loss)
+            features.append(single(outcome.pooled[:, 0]).mean(dim=0))
+        assert best is not None
+        prompts, outcome = best
+        answer = self._answer(outcome)
+        if math.inf in losses:
+            self.search.take_back()
+            return Look(answer, images, outcome, Learned(kept=0, note="the loss of a candidate is not finite"))
+        self.search.tell(candidates, losses)
+        self._shift.update(torch.stack(features).mean(dim=0))
+        self.memory["prompts"] = prompts
+        return Look(answer, images, outcome, Learned(kept=len(images), loss=min(losses)))
+
+    def learn(self, look: Look) -> Learned:
+        assert look.learned is not None
+        assert look.outcome is not None
+        assert look.outcome.features is not None
+        self._recent.add(look.outcome.features, len(look.images))
+        return look.learned
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        return self._answer(self.walk(images))
+
+    def _answer(self, outcome: Outcome) -> Tensor:
+        return head(self.vit, outcome.pooled, self._shift.vector() if self.options.shift else None, self.classes)
+
+    @property
+    def _recent(self) -> Recent:
+        return Recent(self.memory, self.options.enough, self.options.recent)
+
+    def remembers(self) -> dict[str, tuple[int | None, ...]]:
+        return {"recent": (None, self.vit.depth, self.vit.dim), "running_feature": (self.vit.dim,)}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"search": self.search.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.search.load_state(state.get("search"))
+        super().load_state(state)
+
+    @property
+    def _shift(self) -> ActivationShift:
+        assert self.source is not None
+        return ActivationShift(self.source, self.memory)
+
+    def _fitness(self, outcome: Outcome, recent: Tensor | None) -> float:
+        """sum H + weight B/64 (|std_t - std_S|^2 + |mean_t - mean_S|^2); infinite where that is no number."""
+        assert self.source is not None
+        assert outcome.features is not None
+        count = len(outcome.features)
+        mean, std = batch_moments(outcome.features, recent=recent)
+        distance = (std - self.source.std).square().sum() + (mean - self.source.mean).square().sum()
+        loss = float(entropy(outcome.logits).sum() + self.options.weight * count / 64 * distance)
+        return loss if math.isfinite(loss) else math.inf
+
+
+def population(dimensions: int, options: FoaOptions) -> int:
+    """Candidates that CMA-ES draws for a batch: as many as Hansen's tutorial advises, if not told otherwise."""
+    return options.population - 1 if options.population else int(4 + 3 * math.log(dimensions))
+
+
+class _Search:
+    """CMA-ES around zero with random numbers of its own. Its state is a dictionary of tensors and numbers, from which a
+    stream goes on to the bit: the attributes of pycma's strategy that one generation hands on to the next."""
+
+    ARRAYS = ("mean", "mean_old", "pc", "pc2", "adapt_sigma.ps", "sigma_vec.scaling")
+    NUMBERS = ("sigma", "countiter", "countevals", "adapt_sigma.delta", "sigma_vec.is_identity")
+    FULL_ARRAYS = ("sm.C", "sm.B", "sm.D")  # the covariance and its eigenvectors and axes, which are updated now and then
+    FULL_NUMBERS = ("sm.last_update", "sm.count_tell", "sm.count_eigen")
+
+    def __init__(self, dimensions: int, options: FoaOptions, seed: int) -> None:
+        self.made_of = (dimensions, options, seed)
+        self.random = np.random.RandomState(seed)
+        self.strategy = self._strategy()
+        self._arrays = self.ARRAYS + (() if options.diagonal else self.FULL_ARRAYS)
+        self._numbers = self.NUMBERS + (() if options.diagonal else self.FULL_NUMBERS)
+
+    def _strategy(self) -> Any:
+        try:
+            import cma
+        except ImportError as error:
+            raise NaviaError("method 'foa' needs the cma package: pip install 'navia[bench]'") from error
+        dimensions, options, _ = self.made_of
+        settings: dict[str, Any] = {
+            "popsize": population(dimensions, options),
+            "verbose": -9,
+            "randn": self.random.randn,
+            "seed": float("nan"),  # leaves the global generator alone
+            "CMA_diagonal": options.diagonal,
+            "conditioncov_alleviate": [1e8, 0],  # 0: no change of coordinates, which would be one more state
+        }
+        strategy = cma.CMAEvolutionStrategy(np.zeros(dimensions), options.sigma, settings)
+        strategy.mean_old = strategy.mean
+        strategy.timer = cma.utilities.utils.ElapsedWCTime()  # it makes one in the first generation only
+        return strategy
+
+    def ask(self) -> list[np.ndarray]:
+        self._before_ask = self.random.get_state(legacy=False), self._directions()
+        return list(self.strategy.ask())
+
+    def tell(self, candidates: list[np.ndarray], losses: list[float]) -> None:
+        self.strategy.tell(candidates, losses)
+
+    def take_back(self) -> None:
+        """Candidates that cannot be told are asked for again."""
+        drawn, directions = self._before_ask
+        self.random.set_state(drawn)
+        self.strategy.pop_injection_directions = list(directions)
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain numbers, as copies. A tensor keeps the order of its array in memory: sums follow it."""
+        drawn: Any = self.random.get_state(legacy=False)
+        found: dict[str, Any] = {name: torch.from_numpy(np.array(self._get(name), np.float64)) for name in self._arrays}
+        found |= {name: np.asarray(self._get(name)).item() for name in self._numbers}
+        found["directions"] = torch.from_numpy(self._directions())
+        found["random.key"] = torch.from_numpy(drawn["state"]["key"].astype(np.int64))
+        found["random.pos"] = int(drawn["state"]["pos"])
+        return found | {"random.has_gauss": int(drawn["has_gauss"]), "random.gauss": float(drawn["gauss"])}
+
+    def load_state(self, state: object) -> None:
+        """Back to a state from `state()`, to the bit; anything else is refused before it changes anything."""
+        own = self.state()
+        if not isinstance(state, Mapping) or state.keys() != own.keys():
+            raise NaviaError(
+                "this state of method 'foa' holds no search that can be read (older versions of navia kept it as a pickle,"
+                " which can run code): start the stream anew"
+            )
+        for name, value in own.items():
+            given = state[name]
+            fits = isinstance(given, Tensor) and _fits(given, value) if isinstance(value, Tensor) else _is_number(given)
+            if not fits:
+                raise NaviaError(f"this state of method 'foa' does not fit: {name} is not of the kind or shape it must be")
+        self.strategy = self._strategy()
+        for name in self._arrays:
+            self._set(name, np.array(state[name].cpu().numpy()))
+        for name in self._numbers:
+            self._set(name, state[name])
+        directions = list(np.array(state["directions"].cpu().numpy()))
+        self.strategy.pop_injection_directions = directions
+        self.strategy._indices_of_selective_mirrors = range(len(directions))
+        self.strategy._updateBDfromSM(self.strategy.sm)
+        inner = {"key": state["random.key"].cpu().numpy().astype(np.uint32), "pos": state["random.pos"]}
+        drawn = {"bit_generator": "MT19937", "state": inner}
+        self.random.set_state(drawn | {"has_gauss": state["random.has_gauss"], "gauss": state["random.gauss"]})
+
+    def __getstate__(self) -> tuple[tuple[int, FoaOptions, int], dict[str, Any]]:
+        return self.made_of, self.state()
+
+    def __setstate__(self, saved: tuple[tuple[int, FoaOptions, int], dict[str, Any]]) -> None:
+        self.__init__(*saved[0])  # type: ignore[misc]
+        self.load_state(saved[1])
+
+    def _directions(self) -> np.ndarray:
+        """[K, dimensions] mirrors of bad candidates, which a small population tries in the next generation."""
+        return np.array(self.strategy.pop_injection_directions, np.float64).reshape(-1, self.made_of[0])
+
+    def _get(self, name: str) -> Any:
+        *way, last = name.split(".")
+        return getattr(functools.reduce(getattr, way, self.strategy), last)
+
+    def _set(self, name: str, value: Any) -> None:
+        *way, last = name.split(".")
+        setattr(functools.reduce(getattr, way, self.strategy), last, value)
+
+
+def _fits(given: Tensor, own: Tensor) -> bool:
+    """The scaling has no axes until CMA-ES first changes it, and the number of directions varies."""
+    return given.dtype == own.dtype and (given.shape[-1:] == own.shape[-1:] or 0 in (given.dim(), own.dim()))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

@@ -1,0 +1,19 @@
+"""FOA-BP: FOA's fitness minimised by gradients on the norms, with its activation shift (Niu et al., 2024, appendix)."""
+
+from dataclasses import dataclass
+
+from navia.methods.align import Align, AlignOptions
+from navia.methods.base import METHODS
+
+
+@dataclass(frozen=True)
+class FoaBpOptions(AlignOptions):
+    """As align, but with the activation shift on."""
+
+    shift: bool = True
+
+
+@METHODS.register("foa_bp")
+class FoaBp(Align):
+    name = "foa_bp"
+    Options = FoaBpOptions

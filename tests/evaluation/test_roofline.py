@@ -1,0 +1,142 @@
+"""What a call has to multiply: the same number as PyTorch's own counter finds in the real call, for every kind of pass."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+import navia
+from navia.evaluation.roofline import BareGemms, Gemm, Passes, Work, roofline, work_of
+from navia.evaluation.speed import Case, Setting, load, passes_of, runner
+from navia.models.forward import run
+from navia.reduction import NoReduction, parse
+from tests.families import MODELS, THREE, build, images_for
+
+BATCH = 8
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _attention_back(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return sdpa_backward_flop_count(gradient, query, key, value)
+
+
+# The counter does not know the CPU's fused kernel; its products are those of the other fused kernels.
+FUSED = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_back,
+}
+
+
+def counted(call: Callable[[], object]) -> int:
+    """Multiply-accumulates that PyTorch sees in a real call: matrix products and convolutions."""
+    with FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
+        call()
+    assert counter.get_total_flops() % 2 == 0
+    return counter.get_total_flops() // 2
+
+
+# ---- forward
+
+
+@pytest.mark.parametrize("name", ["timm plain", "timm deit distilled"])
+def test_a_whole_dense_forward_is_the_librarys_own(name: str) -> None:
+    vit = build(name)
+    with torch.no_grad():
+        expected = counted(lambda: vit.model(images_for(vit, BATCH)))
+    assert work_of(vit, NoReduction(), BATCH, Passes(whole=True)).macs == expected
+
+
+@pytest.mark.parametrize("spec", ["none", "tome:3", "evit:3", "evit:2,fuse=false", "tofu:3", "tome:[0,2,1]", "evit:1000"])
+@pytest.mark.parametrize("name", THREE)
+def test_a_forward_counts_the_rows_that_it_computes(name: str, spec: str) -> None:
+    vit, reducer = build(name), parse(spec)
+    with torch.no_grad():
+        expected = counted(lambda: run(vit, images_for(vit, BATCH), reducer))
+    work = work_of(vit, reducer, BATCH, Passes())
+    assert work.macs == expected
+    assert work.macs < work_of(vit, reducer, BATCH, Passes(whole=True)).macs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_family_has_its_matrices_in_the_order_that_is_counted_on(name: str) -> None:
+    vit = build(name)
+    with torch.no_grad():
+        expected = counted(lambda: run(vit, images_for(vit, BATCH)))
+    assert work_of(vit, NoReduction(), BATCH, Passes()).macs == expected
+
+
+# ---- steps
+
+
+@pytest.fixture(scope="module")
+def embedded() -> navia.ViT:
+    return load(Setting("embedded", BATCH))
+
+
+METHODS = ["none", "tent", "sar", "eata", "deyo", "cotta", "align", "foa_bp", "navia", "foa"]
+
+
+def step_counts(vit: navia.ViT, case: Case) -> tuple[int, int]:
+    """Counted by PyTorch in a step that made an update, and by us."""
+    made = runner(vit, case)
+    images = torch.randn(BATCH, vit.in_chans, *vit.preprocessing.size)
+    made(images)
+    found = counted(lambda: made(images))
+    assert made.adapter is None or made.adapter.last is None or made.adapter.last.guard is None
+    return found, work_of(vit, parse(case.reduce), BATCH, passes_of(vit, case)).macs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_counts_what_its_method_does(embedded: navia.ViT, method: str) -> None:
+    found, ours = step_counts(embedded, Case("step", method, "tome:16"))
+    assert found == ours
+
+
+@pytest.mark.parametrize("reduce", ["none", "evit:16", "evit:16,fuse=false", "tofu:16", "tofu:16,compat=true"])
+def test_a_step_counts_what_its_reducer_leaves(embedded: navia.ViT, reduce: str) -> None:
+    found, ours = step_counts(embedded, Case("step", "align", reduce))
+    assert found == ours
+
+
+def test_the_librarys_own_step_computes_every_row(embedded: navia.ViT) -> None:
+    found, ours = step_counts(embedded, Case("step", "timm", "none"))
+    assert found == ours
+    assert ours > step_counts(embedded, Case("step", "tent", "none"))[1]
+
+
+# ---- arithmetic
+
+
+def test_work_adds_up() -> None:
+    first, second = Gemm(2, 3, 4, "forward"), Gemm(5, 6, 7, "inputs")
+    work = Work({first: 1}, 10) + Work({first: 2, second: 1}, 1)
+    assert work.gemms == {first: 3, second: 1}
+    assert work.macs == 3 * 24 + 210 + 11
+    assert work.times(2).macs == 2 * work.macs
+    assert work.times(0).macs == 0
+
+
+@pytest.mark.parametrize("kind", ["forward", "inputs", "weights"])
+def test_bare_products_have_the_shape_and_the_layout_of_their_kind(kind: Any) -> None:
+    gemm = Gemm(3, 4, 5, kind)
+    left, right, out = BareGemms([Work({gemm: 1})])._operands(gemm)
+    assert (left.shape, right.shape, out.shape) == ((3, 4), (4, 5), (3, 5))
+    assert left.is_contiguous() == (kind != "weights")
+    assert right.is_contiguous() == (kind != "forward")
+
+
+def test_the_share_is_the_bound_in_the_measured_time() -> None:
+    work = Work({Gemm(64, 64, 64, "forward"): 2}, other=1000)
+    bare = BareGemms([work])
+    for _ in range(3):
+        bare.round()
+    alone = 2 * work.macs / bare.rate(work)
+    found = roofline(work, 4 * alone, bare)
+    assert found.share == pytest.approx(0.25)
+    assert found.gflops == pytest.approx(found.gflops_bare / 4)
