@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("reduce")
     parser.add_argument("--lean", action="store_true")
     options = parser.parse_args()
-    vit = navia.load(f"timm:{options.model}", pretrained=False, lean=options.lean)
+    vit = navia.load(f"timm:{options.model}", pretrained=False, grad_checkpointing=options.lean)
     images = random_images(vit, options.batch)
     fisher = METHODS.get(options.method).needs_fisher
     source = navia.SourceStatistics.measure(vit, images[:2], options.reduce, fisher=fisher)

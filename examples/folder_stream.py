@@ -87,7 +87,7 @@ class Watch:
     def _answer(self, paths: list[Path], pictures: list[Image.Image]) -> None:
         start = time.perf_counter()
         vit = self.adapter.source_vit
-        logits = self.adapter(vit.preprocessing.batch(pictures).to(vit.cls_token.device))
+        logits = self.adapter(vit.preprocessing.batch(pictures).to(vit.device))
         took = time.perf_counter() - start
         self.frames, self.busy = self.frames + len(paths), self.busy + took
         for path, label in zip(paths, logits.argmax(dim=1).tolist(), strict=True):

@@ -264,7 +264,7 @@ def test_choose_scores_the_classes_and_images_that_run_answers(
     opened = open_domains(renditions, 1000, corruptions=["contrast"] if corruption else (), severity=3)
     loader = Loader(make_stream(opened.domains, seed=0, limit=16), vit.preprocessing, 8)
     source = navia.SourceStatistics.load(out)
-    same = navia.choose(vit, loader, source, batches=2, batch=8, classes=imagenet.r_classes())
+    same = navia.choose(vit, loader, source, batches=2, batch_size=8, classes=imagenet.r_classes())
     assert json.loads(chosen.stdout)["table"] == [[options, score] for options, score in same.table]
 
 
@@ -321,7 +321,7 @@ def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     [
         (["cost", "timm:nope"], "timm has no model 'nope'"),
         (["cost", "vit_tiny"], "unknown model 'vit_tiny'; write timm:NAME"),
-        (["cost", "timm:resnet10t"], "cannot walk timm.models.resnet.ResNet"),
+        (["cost", "timm:resnet10t"], "timm.models.resnet.ResNet is not supported"),
         (["cost", TINY, "-r", "tome:eight"], "malformed reducer 'tome:eight'"),
         (["cost", TINY, "-r", "tome:[1,2"], "malformed reducer 'tome:[1,2'"),
         (["cost", TINY, "-r", "nosuch:1"], "unknown reducer 'nosuch'"),

@@ -186,7 +186,7 @@ def check_navia(arguments: Sequence[str], block: Block) -> None:
     for reduce in listed(given.get("reduce")):
         parse(reduce)
     for method in listed(given.get("method")):
-        METHODS.get(method).Options.of(method, parse_options(listed(given.get("option"))))
+        METHODS.get(method).Options.from_kwargs(method, parse_options(listed(given.get("option"))))
     assert set(listed(given.get("corruption"))) <= set(corruption_names(extra=True)), block.where
     if name == "bench" and given["spec"] not in ("presets", *presets()):
         here = {other.title for other in blocks_of(block.page) if other.language == "yaml"}

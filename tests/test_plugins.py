@@ -30,7 +30,7 @@ OWN = '''
 
 from dataclasses import dataclass
 
-from navia.methods.losses import entropy
+from navia.methods.features import entropy
 from navia.methods.base import METHODS, Learned, Method, Sgd
 from navia.reduction import REDUCERS, ToMe
 

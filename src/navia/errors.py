@@ -27,6 +27,10 @@ class InputError(NaviaError):
     """Images, labels or class masks that do not fit the model."""
 
 
+class SourceError(NaviaError):
+    """Source statistics that are missing, broken, or of another model or reducer."""
+
+
 class SpecError(NaviaError):
     """A reducer, method or option that does not exist or is malformed."""
 

@@ -214,7 +214,7 @@ def test_the_source_state_names_what_a_delta_is_measured_from(method: str) -> No
     for x in batches("timm plain"):
         adapter(x)
     assert adapter.guard is not None
-    source = adapter.method.tensors_in(adapter.guard.source)
+    source = adapter.method.state_tensors(adapter.guard.source)
     assert source.keys() == before.keys()
     assert all(torch.equal(source[name], value) for name, value in before.items())
 

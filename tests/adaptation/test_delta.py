@@ -41,7 +41,7 @@ def rewritten(path: Path, tensors: dict[str, Tensor] | None = None, **metadata: 
 
 
 @pytest.mark.parametrize(
-    ("method", "learned", "other"),
+    ("method", "saved_with", "other"),
     [
         ("navia", {"bias_position": "block_input"}, {}),
         ("navia", {"token": "re-initialised"}, {}),
@@ -56,18 +56,18 @@ def test_options_that_shape_the_answer_must_be_those_of_the_delta(
     source: navia.SourceStatistics,
     tmp_path: Path,
     method: str,
-    learned: dict[str, Any],
+    saved_with: dict[str, Any],
     other: dict[str, Any],
 ) -> None:
-    path = saved(navia.adapt(vit, method, source=source, **learned), tmp_path / "d.safetensors")
+    path = saved(navia.adapt(vit, method, source=source, **saved_with), tmp_path / "d.safetensors")
     with pytest.raises(DeltaError, match=r"belongs to another (bias_position|token|shift|affinity)"):
         navia.adapt(vit, method, source=source, **other).load(path)
-    navia.adapt(vit, method, source=source, **learned).load(path)
+    navia.adapt(vit, method, source=source, **saved_with).load(path)
 
 
 def test_options_that_only_steer_learning_may_differ(vit: navia.ViT, source: navia.SourceStatistics, tmp_path: Path) -> None:
     path = saved(navia.adapt(vit, "navia", source=source, lr=1e-2), tmp_path / "d.safetensors")
-    navia.adapt(vit, "navia", source=source, lr=1e-3, weight=1.0).load(path)
+    navia.adapt(vit, "navia", source=source, lr=1e-3, discrepancy_weight=1.0).load(path)
 
 
 def test_classes_must_be_those_of_the_delta(vit: navia.ViT, source: navia.SourceStatistics, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_exported_it_answers_with_its_own_classes(vit: navia.ViT, source: navia.
     path = saved(masked, tmp_path / "masked.safetensors")
     assert torch.equal(open_delta(vit, path).predict(x), masked.predict(x))
     assert torch.equal(open_delta(vit, path, classes=[4, 1, 2]).predict(x), masked.predict(x))
-    with pytest.raises(DeltaError, match="answers with classes 4, 1, 2, not 4, 1: give none, or these"):
+    with pytest.raises(DeltaError, match="predicts classes 4, 1, 2, not 4, 1: give none, or these"):
         open_delta(vit, path, classes=[4, 1])
     path = saved(whole, tmp_path / "whole.safetensors")
     assert torch.equal(open_delta(vit, path, classes=[3, 0]).predict(x), whole.predict(x)[:, [3, 0]])

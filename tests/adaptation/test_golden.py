@@ -14,7 +14,7 @@ import navia
 from navia.methods import foa
 from navia.methods.deyo import Deyo
 from navia.methods.lame import LameOptions, affinity
-from navia.models.forward import run
+from navia.models.forward import forward
 from tests import families
 from tests.families import golden
 from tests.near_ties import assert_lame_stopped, clear_images, effect_of_near_ties, tolerance
@@ -109,7 +109,7 @@ def scaled(vit: navia.ViT, head_scale: float) -> navia.ViT:
 @cache
 def measured_source(vit: navia.ViT, head_scale: float, reduce: Any, fisher: bool) -> navia.SourceStatistics:
     images = torch.from_numpy(golden("inputs")["source_images"])
-    return navia.SourceStatistics.measure(scaled(vit, head_scale), images, reduce, fisher=fisher, batch=32)
+    return navia.SourceStatistics.measure(scaled(vit, head_scale), images, reduce, fisher=fisher, batch_size=32)
 
 
 def make(case: Case, vit: navia.ViT) -> navia.Adapter:
@@ -139,13 +139,13 @@ def inject_orders(adapter: navia.Adapter, data: dict[str, np.ndarray], stream: s
     assert isinstance(method, Deyo)
     orders = iter(torch.from_numpy(data["perms"]["ABCD".index(stream)]).long())
     current: list[torch.Tensor] = []
-    look = method.look
+    prediction = method.look
 
     def look_and_turn(images: torch.Tensor) -> Any:
         current[:] = [next(orders)]
-        return look(images)
+        return prediction(images)
 
-    method.look = look_and_turn  # type: ignore[method-assign]
+    method.prediction = look_and_turn  # type: ignore[method-assign]
     method.orders = lambda count: current[0][:count]  # type: ignore[method-assign]
 
 
@@ -185,11 +185,11 @@ def compare(name: str, stream: str, vit: navia.ViT, inputs: dict[str, np.ndarray
     if off and case.method == "lame":
         for batch in off:
             with torch.no_grad():
-                outcome = run(vit, torch.from_numpy(inputs[f"x_{stream}"][batch]))
-            features = torch.nn.functional.normalize(outcome.pooled[:, 0], dim=1)
+                output = forward(vit, torch.from_numpy(inputs[f"x_{stream}"][batch]))
+            features = torch.nn.functional.normalize(output.pooled[:, 0], dim=1)
             options = LameOptions(**case.options)
             w = affinity(features, options.affinity, options.neighbours, options.symmetric)
-            assert_lame_stopped(found[batch], recorded[batch], outcome.logits.softmax(dim=1), w, allowed[batch])
+            assert_lame_stopped(found[batch], recorded[batch], output.logits.softmax(dim=1), w, allowed[batch])
     elif off:
         assert not clear.all(), f"{apart} apart, {allowed} allowed"
         effect = effect_of_near_ties(adapted)
@@ -261,7 +261,7 @@ def test_source_statistics(golden_vit: navia.ViT, golden_inputs: dict[str, np.nd
     for name, reduce in (("navia_r2", "tome:2"), ("foabp_noshift", "none"), ("evit_align_r2", "evit:2")):
         data = golden(name)
         images = torch.from_numpy(golden_inputs["source_images"])
-        source = navia.SourceStatistics.measure(golden_vit, images, reduce, batch=13)
+        source = navia.SourceStatistics.measure(golden_vit, images, reduce, batch_size=13)
         np.testing.assert_allclose(source.mean.flatten(), data["A.param.source_mean"], atol=1e-5)
         np.testing.assert_allclose(source.std.flatten(), data["A.param.source_std"], atol=1e-5)
 
@@ -270,7 +270,7 @@ def test_fisher(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> 
     for name, reduce in (("eata_d0.4_lr0.01", "none"), ("eata_tome_r2_d0.4_lr0.01", "tome:2")):
         data = golden(name)
         images = torch.from_numpy(golden_inputs["source_images"])
-        source = navia.SourceStatistics.measure(golden_vit, images, reduce, fisher=True, batch=32)
+        source = navia.SourceStatistics.measure(golden_vit, images, reduce, fisher=True, batch_size=32)
         recorded = {key.removeprefix("fisher."): value for key, value in data.items() if key.startswith("fisher.")}
         assert set(source.fisher) == set(recorded)
         for key, value in recorded.items():

@@ -22,14 +22,12 @@ from transformers import BatchFeature
 import navia
 from navia.adaptation.delta import DeltaError
 from navia.adaptation.guard import GuardOptions
-from navia.adaptation.statistics import SourceError
 from navia.data.loader import Batch, Loader
 from navia.data.open import open_source
 from navia.data.streams import make_stream
-from navia.errors import InputError, SpecError
+from navia.errors import InputError, SourceError, SpecError
 from navia.methods import foa
-from navia.methods.losses import entropy
-from navia.methods.moments import batch_moments
+from navia.methods.features import batch_moments, entropy
 from navia.methods.parameters import weights_and_biases
 from tests.families import build, images_for, shake
 
@@ -61,7 +59,7 @@ class TestSourceStatistics:
         tensor = vit.preprocessing.batch(pictures)
         of_tensor = navia.SourceStatistics.measure(vit, tensor, "tome:2")
         of_loader = navia.SourceStatistics.measure(vit, [(tensor[:4], "labels"), (tensor[4:], "labels")], "tome:2")
-        of_folder = navia.SourceStatistics.measure(vit, tmp_path, "tome:2", batch=4)
+        of_folder = navia.SourceStatistics.measure(vit, tmp_path, "tome:2", batch_size=4)
         for other in (of_loader, of_folder):
             torch.testing.assert_close(other.mean, of_tensor.mean)
             torch.testing.assert_close(other.std, of_tensor.std)
@@ -69,7 +67,7 @@ class TestSourceStatistics:
 
     def test_limit(self, vit: navia.ViT) -> None:
         images = images_for(vit, 20)
-        some = navia.SourceStatistics.measure(vit, images, limit=10, batch=4)
+        some = navia.SourceStatistics.measure(vit, images, limit=10, batch_size=4)
         assert some.provenance.count == 10
         torch.testing.assert_close(some.mean, navia.SourceStatistics.measure(vit, images[:10]).mean)
 
@@ -151,7 +149,7 @@ def test_batches_of_all_usual_loaders_are_taken_alike(
     one, other = (navia.adapt(vit, "navia", "tome:2", source) for _ in range(2))
     assert torch.equal(one.predict(wrap(images)), other.predict(images))
     assert torch.equal(one(wrap(images)), other(images))
-    assert torch.equal(one.answer(wrap(images))[0], other.answer(images)[0])
+    assert torch.equal(one.forward_step(wrap(images)).logits, other.forward_step(images).logits)
     settings: dict[str, Any] = {"reduce": "tome:2", "grid": {"budget": (1,)}, "batch": 8}
     chosen = navia.choose(vit, [wrap(half) for half in images.split(8)], source, **settings)
     assert chosen.table == navia.choose(vit, images, source, **settings).table
@@ -218,9 +216,9 @@ class TestBadRequests:
             ("navia", {"budget": 2.0}),
             ("navia", {"layers": 3}),
             ("navia", {"layers": [0, "1"]}),
-            ("align", {"recent": 0}),
-            ("align", {"enough": 40}),
-            ("foa", {"recent": 6}),
+            ("align", {"buffer_size": 0}),
+            ("align", {"min_batch": 40}),
+            ("foa", {"buffer_size": 6}),
             ("foa", {"prompts": 0}),
             ("foa", {"population": 2}),
         ],
@@ -249,7 +247,9 @@ class TestBadRequests:
             navia.adapt(vit, method, "tome:2", source, **options)
 
     def test_numbers_of_numpy_and_whole_rates_are_numbers(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
-        navia.adapt(vit, "navia", "tome:2", source, lr=np.float32(1e-3), weight=30, enough=np.int64(8), layers=(0, 2))
+        navia.adapt(
+            vit, "navia", "tome:2", source, lr=np.float32(1e-3), discrepancy_weight=30, min_batch=np.int64(8), layers=(0, 2)
+        )
 
     @pytest.mark.parametrize(
         "options", [{"every": 0}, {"images": 0}, {"patience": 0}, {"drift": -1.0}, {"away": float("nan")}]
@@ -369,7 +369,7 @@ class TestStreams:
         assert len(adapter.method.memory["recent"]) == 12
 
     def test_the_buffer_is_bounded(self, source: navia.SourceStatistics, vit: navia.ViT) -> None:
-        adapter = navia.adapt(vit, "align", "tome:2", source, recent=10)
+        adapter = navia.adapt(vit, "align", "tome:2", source, buffer_size=10)
         for i in range(15):
             adapter(shifted(vit, 2, i))
         assert len(adapter.method.memory["recent"]) == 10
@@ -381,7 +381,7 @@ class TestStreams:
 
     def test_statistics_with_recent_features_are_those_of_all(self) -> None:
         x = torch.randn(10, 3, 4)
-        mean, std = batch_moments(x[7:], recent=x[:7])
+        mean, std = batch_moments(x[7:], buffer=x[:7])
         torch.testing.assert_close(mean, x.mean(dim=0))
         torch.testing.assert_close(std, x.std(dim=0))
 
@@ -398,7 +398,7 @@ class TestStreams:
     def test_statistics_of_equal_rows_have_a_gradient(self) -> None:
         row = torch.randn(1, 3, 4)
         features = row.clone().requires_grad_()
-        _, std = batch_moments(features, recent=row.expand(7, -1, -1))
+        _, std = batch_moments(features, buffer=row.expand(7, -1, -1))
         std.sum().backward()
         assert features.grad is not None
         assert torch.equal(features.grad, torch.zeros_like(row))
@@ -491,8 +491,8 @@ class TestTwoHalves:
         self, vit: navia.ViT, source: navia.SourceStatistics, method: str
     ) -> None:
         adapter = navia.adapt(vit, method, "tome:2", source)
-        _, first = adapter.answer(shifted(vit, 12, 0))
-        _, second = adapter.answer(shifted(vit, 12, 1))
+        first = adapter.forward_step(shifted(vit, 12, 0))
+        second = adapter.forward_step(shifted(vit, 12, 1))
         adapter.update(first)
         before = {name: value.clone() for name, value in adapter.method.tensors().items()}
         for stale in (second, first):
@@ -500,7 +500,7 @@ class TestTwoHalves:
                 adapter.update(stale)
         assert all(torch.equal(value, before[name]) for name, value in adapter.method.tensors().items())
         assert adapter.steps == 1
-        _, third = adapter.answer(shifted(vit, 12, 2))
+        third = adapter.forward_step(shifted(vit, 12, 2))
         adapter.update(third)
         assert adapter.steps == 2
 
@@ -508,14 +508,14 @@ class TestTwoHalves:
         adapter, other = navia.adapt(vit, "tent"), navia.adapt(vit, "tent")
         state = adapter.state_dict()
         for change in (adapter.reset, lambda: adapter.load_state_dict(state)):
-            _, look = adapter.answer(shifted(vit, 12, 0))
+            prediction = adapter.forward_step(shifted(vit, 12, 0))
             change()
             with pytest.raises(InputError, match="out of date"):
-                adapter.update(look)
-        _, look = adapter.answer(shifted(vit, 12, 0))
+                adapter.update(prediction)
+        prediction = adapter.forward_step(shifted(vit, 12, 0))
         with pytest.raises(InputError, match="another adapter"):
-            other.update(look)
-        adapter.update(look)
+            other.update(prediction)
+        adapter.update(prediction)
 
 
 class TestGuard:
@@ -631,7 +631,7 @@ class TestGuard:
             assert on.last is not None
             assert on.last.guard is None
         assert on.guard is not None
-        assert on.guard.asked > 0
+        assert on.guard.last_check > 0
 
     def test_quiet_streams_are_left_alone(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
         """Same answers with and without the guard, also when all images look alike (label shift)."""
@@ -712,7 +712,14 @@ class TestChoose:
         grid = {"budget": (1, 2), "eta_delta_l": (1e-2, 5.0)}
         seen = []
         choice = navia.choose(
-            vit, images, source, reduce="tome:2", grid=grid, batches=4, batch=16, progress=lambda n, of: seen.append((n, of))
+            vit,
+            images,
+            source,
+            reduce="tome:2",
+            grid=grid,
+            batches=4,
+            batch_size=16,
+            progress=lambda n, of: seen.append((n, of)),
         )
         assert len(choice.table) == 4
         assert choice.options == min(choice.table, key=lambda row: row[1])[0]
@@ -731,14 +738,14 @@ class TestChoose:
 
     def test_scores_over_the_given_classes_which_are_no_option(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
         images, some = shifted(vit, 32, 0), [1, 4, 7]
-        choice = navia.choose(vit, images, source, reduce="tome:2", grid={"budget": (1,)}, batch=16, classes=some)
+        choice = navia.choose(vit, images, source, reduce="tome:2", grid={"budget": (1,)}, batch_size=16, classes=some)
         assert choice.options == {"budget": 1}
         adapter = navia.adapt(vit, "navia", "tome:2", source, guard=False, classes=some, **choice.options)
         for half in images.split(16):
             adapter(half)
         assert adapter.last is not None
         assert choice.table[0][1] == adapter.last.loss
-        assert choice.table != navia.choose(vit, images, source, reduce="tome:2", grid={"budget": (1,)}, batch=16).table
+        assert choice.table != navia.choose(vit, images, source, reduce="tome:2", grid={"budget": (1,)}, batch_size=16).table
 
     def test_the_papers_grid(self, vit: navia.ViT) -> None:
         from navia.adaptation.selection import GRID
@@ -749,29 +756,29 @@ class TestChoose:
         with pytest.raises(InputError, match="at least 2 batches"):
             navia.choose(vit, shifted(vit, 10, 0), source, reduce="tome:2")
         with pytest.raises(SpecError, match="no loss"):
-            navia.choose(vit, shifted(vit, 32, 0), source, "none", "tome:2", grid={"shift": (False,)}, batch=16)
+            navia.choose(vit, shifted(vit, 32, 0), source, "none", "tome:2", grid={"shift": (False,)}, batch_size=16)
         with pytest.raises(SpecError, match="no loss to choose by: too few images"):
-            navia.choose(vit, shifted(vit, 4, 0), source, reduce="tome:2", grid={"budget": (1,)}, batch=2)
+            navia.choose(vit, shifted(vit, 4, 0), source, reduce="tome:2", grid={"budget": (1,)}, batch_size=2)
 
     def test_a_small_last_batch_does_not_count(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
         images, grid = shifted(vit, 51, 0), {"budget": (1,)}
-        whole = navia.choose(vit, images[:48], source, reduce="tome:2", grid=grid, batch=16)
-        assert navia.choose(vit, images, source, reduce="tome:2", grid=grid, batch=16).table == whole.table
+        whole = navia.choose(vit, images[:48], source, reduce="tome:2", grid=grid, batch_size=16)
+        assert navia.choose(vit, images, source, reduce="tome:2", grid=grid, batch_size=16).table == whole.table
 
     def test_settings_that_break_down_are_never_chosen(self, vit: navia.ViT, source: navia.SourceStatistics) -> None:
         images = shifted(vit, 64, 0)
-        choice = navia.choose(vit, images, source, reduce="tome:2", grid={"lr": (1e30, 1e-3)}, batch=16)
+        choice = navia.choose(vit, images, source, reduce="tome:2", grid={"lr": (1e30, 1e-3)}, batch_size=16)
         assert choice.options == {"lr": 1e-3}
         assert choice.table[0][1] == math.inf
         with pytest.raises(InputError, match="finite loss"):
-            navia.choose(vit, images, source, reduce="tome:2", grid={"lr": (1e30,)}, batch=16)
+            navia.choose(vit, images, source, reduce="tome:2", grid={"lr": (1e30,)}, batch_size=16)
 
 
 def test_cotta_averages_augmented_views_when_unsure(vit: navia.ViT) -> None:
     """Below the confidence threshold the teacher answers the mean over augmented views; drawn anew after a reset alike."""
     x = shifted(vit, 8, 0)
-    sure = navia.adapt(vit, "cotta", unsure=0.0)(x)
-    unsure = navia.adapt(vit, "cotta", unsure=1.1, augmentations=4)
+    sure = navia.adapt(vit, "cotta", confidence_threshold=0.0)(x)
+    unsure = navia.adapt(vit, "cotta", confidence_threshold=1.1, augmentations=4)
     first = unsure(x)
     assert not torch.allclose(sure, first, atol=1e-4)
     unsure.reset()
@@ -795,7 +802,7 @@ def test_cotta_draws_what_it_restores_where_the_weights_are(vit: navia.ViT) -> N
             return out
 
     with Watch():
-        method._restore_some()
+        method._restore_weights()
     assert len(drawn) == len(method.parameters)
     assert {device.type for device in drawn} == {"meta"}
 
@@ -881,7 +888,7 @@ class TestFoaSearch:
     def test_candidates_without_a_finite_loss_are_tried_again(self, tiny: navia.ViT) -> None:
         search = foa._Search(6, foa.FoaOptions(), 1)
         first = search.ask()
-        search.take_back()
+        search.undo_ask()
         assert all(np.array_equal(a, b) for a, b in zip(first, search.ask(), strict=True))
 
 
@@ -910,7 +917,7 @@ class TestSar:
     @pytest.mark.parametrize("variant", ["official", "foa"])
     def test_walking_each_block_again_gives_the_same_gradients(self, variant: str) -> None:
         plain, lean = build(VIT), build(VIT)
-        lean.lean = True
+        lean.grad_checkpointing = True
         one, other = (navia.adapt(vit, "sar", guard=False, variant=variant, **self.OPTIONS) for vit in (plain, lean))
         for i in range(3):
             x = shifted(plain, 12, i)
@@ -924,7 +931,7 @@ class TestSar:
         before = {name: p.detach().clone() for name, p in method.parameters.items()}
 
         def gradients() -> list[torch.Tensor]:
-            h = entropy(method.walk(x).logits)
+            h = entropy(method.forward(x).logits)
             return list(torch.autograd.grad(h[h < method.log_classes].mean(), list(method.parameters.values())))
 
         first = gradients()
@@ -954,7 +961,7 @@ class TestSar:
 @pytest.mark.parametrize("family", ["timm plain", "torchvision"])
 def test_cotta_tunes_the_attention_of_every_library(family: str) -> None:
     vit = build(family)
-    attention = {id(p) for layer in range(vit.depth) for p in vit.block_parts(layer)[0].parameters()}
+    attention = {id(p) for layer in range(vit.depth) for p in vit.block_modules(layer)[0].parameters()}
     names = {id(p): name for name, p in vit.model.named_parameters()}
     assert {names[p] for p in attention} <= set(weights_and_biases(vit))
     assert not {name for name in weights_and_biases(vit) if "token" in name or "pos_embed" in name}

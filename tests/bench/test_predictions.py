@@ -37,7 +37,7 @@ def stream_pixels(golden_inputs: dict[str, np.ndarray]) -> Pixels:
 @pytest.fixture
 def source(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> navia.SourceStatistics:
     images = torch.from_numpy(golden_inputs["source_images"])
-    return navia.SourceStatistics.measure(golden_vit, images, "tome:2", fisher=True, batch=32)
+    return navia.SourceStatistics.measure(golden_vit, images, "tome:2", fisher=True, batch_size=32)
 
 
 def loader(vit: navia.ViT, pixels: Pixels, batch: int = 32) -> Loader:

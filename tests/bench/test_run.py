@@ -11,7 +11,7 @@ from navia.bench.demo import Row, paired
 from navia.bench.realtime import on_the_clock
 from navia.bench.run import Answered, answer, answer_only
 from navia.data.loader import Batch
-from navia.methods.losses import entropy
+from navia.methods.features import entropy
 
 
 def batch_of(inputs: dict[str, np.ndarray], number: int, reset: bool = False) -> Batch:

@@ -88,7 +88,7 @@ def test_neighbours_are_those_of_the_features_in_the_state_that_was_reached(run:
         found = trace["tsne"]
         kept = torch.tensor([label in found["classes"] for label in labels.tolist()])
         with torch.no_grad():
-            features = adapter.method.walk(images, features=True).features
+            features = adapter.method.forward(images, features=True).features
         assert features is not None
         for panel in found["panels"]:
             assert panel["neighbours"] == neighbour_accuracy(features[kept, panel["block"]], labels[kept])
@@ -98,7 +98,7 @@ def test_neighbours_are_those_of_the_features_in_the_state_that_was_reached(run:
 
 def test_cotta_is_shown_as_its_teacher_who_answers(run: Any) -> None:
     """One who never moves sees what the model sees without adaptation, whatever the student learns."""
-    still = replace(both()[1], method="cotta", options='{"lr": 0.1, "average": 1.0}')
+    still = replace(both()[1], method="cotta", options='{"lr": 0.1, "ema_decay": 1.0}')
     assert run_cell(still)[1]["tsne"]["panels"] == run["none"][1]["tsne"]["panels"]
 
 

@@ -14,7 +14,7 @@ import navia
 from navia.errors import InputError, SpecError
 from navia.evaluation import latency
 from navia.evaluation.cost import count_macs, token_counts
-from navia.models.forward import Touch, run
+from navia.models.forward import TokenEdits, forward
 from navia.reduction import Reducer, parse
 from tests.families import MODELS, THREE, build, images_for
 
@@ -88,7 +88,7 @@ def test_options_of_a_method_are_counted(method: str, options: dict[str, Any]) -
     adapter = navia.adapt(vit, method, "tome:2", source, guard=False, **options)
     moving = adapter.trainable + adapter.method.memory.get("prompts", torch.zeros(0)).numel()
     assert found.trainable == moving != usual.trainable
-    assert found.tokens == adapter.method.walk(images_for(vit, 2)).counts
+    assert found.tokens == adapter.method.forward(images_for(vit, 2)).counts
 
 
 def test_options_that_a_method_lacks_are_refused(base: navia.ViT) -> None:
@@ -110,9 +110,9 @@ FUSED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_atte
 def counted(vit: navia.ViT, reducer: Reducer, prompts: int = 0, batch: int = 2) -> int:
     """Multiply-accumulates per image that PyTorch sees in a real forward: matrix products and convolutions. Traced, so that
     the last block keeps the rows that no classifier reads: the count is of the whole model, as everybody's."""
-    touch = Touch(prompts=torch.zeros(prompts, vit.dim)) if prompts else None
+    touch = TokenEdits(prompts=torch.zeros(prompts, vit.embed_dim)) if prompts else None
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
-        run(vit, images_for(vit, batch), reducer, touch=touch, trace=True)
+        forward(vit, images_for(vit, batch), reducer, edits=touch, trace=True)
     assert counter.get_total_flops() % (2 * batch) == 0
     return counter.get_total_flops() // (2 * batch)
 
@@ -122,9 +122,9 @@ def uncounted(vit: navia.ViT, reducer: Reducer, tokens: tuple[int, ...]) -> int:
     that go, and a pooled mean of merged tokens one over those that are left."""
     total = 0
     if reducer.needs_cls_attention and getattr(reducer, "fuse", False):
-        total += sum(reducer.amounts(vit.depth)) * vit.dim
+        total += sum(reducer.tokens_per_block(vit.depth)) * vit.embed_dim
     if "dinov2" in type(vit.model).__name__.lower() and reducer.needs_keys:
-        total += (tokens[-1] - vit.prefix) * vit.dim
+        total += (tokens[-1] - vit.num_prefix_tokens) * vit.embed_dim
     return total
 
 
@@ -134,7 +134,7 @@ def test_products_are_those_that_pytorch_counts(name: str, spec: str) -> None:
     """Exactly, on every family: all parts but the norms, whose 5 operations per element are a convention."""
     vit, reducer = build(name), parse(spec)
     tokens = token_counts(vit, reducer)
-    macs = count_macs(vit, reducer, tokens, vit.prefix)
+    macs = count_macs(vit, reducer, tokens, vit.num_prefix_tokens)
     ours = sum(macs.values()) - macs["norms"]
     expected = counted(vit, reducer) - uncounted(vit, reducer, tokens)
     assert ours == expected
@@ -143,7 +143,7 @@ def test_products_are_those_that_pytorch_counts(name: str, spec: str) -> None:
 @pytest.mark.parametrize("name", THREE)
 def test_products_with_prompts_are_those_that_pytorch_counts(name: str) -> None:
     vit, reducer = build(name), parse("tome:3")
-    macs = count_macs(vit, reducer, token_counts(vit, reducer, prompts=3), vit.prefix + 3)
+    macs = count_macs(vit, reducer, token_counts(vit, reducer, prompts=3), vit.num_prefix_tokens + 3)
     assert sum(macs.values()) - macs["norms"] == counted(vit, reducer, prompts=3)
 
 
@@ -152,9 +152,9 @@ def test_products_with_prompts_are_those_that_pytorch_counts(name: str) -> None:
 def test_token_counts_are_those_of_a_real_run(spec: str, prompts: int) -> None:
     for name in THREE:
         vit, reducer = build(name), parse(spec)
-        touch = Touch(prompts=torch.zeros(prompts, vit.dim)) if prompts else None
+        touch = TokenEdits(prompts=torch.zeros(prompts, vit.embed_dim)) if prompts else None
         with torch.no_grad():
-            assert run(vit, images_for(vit), reducer, touch=touch).counts == token_counts(vit, reducer, prompts)
+            assert forward(vit, images_for(vit), reducer, edits=touch).counts == token_counts(vit, reducer, prompts)
 
 
 def test_reduction_makes_it_cheaper_and_amounts_of_zero_do_not() -> None:

@@ -69,7 +69,8 @@ def test_adaptation_closes_the_gap_and_its_moves_are_seen(
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("cotta", {"lr": 0.1, "average": 0.5}), ("lame", {}), ("foa_bp", {}), ("foa", {"population": 4})]
+    ("method", "options"),
+    [("cotta", {"lr": 0.1, "ema_decay": 0.5}), ("lame", {}), ("foa_bp", {}), ("foa", {"population": 4})],
 )
 def test_what_is_scored_is_what_answers_under_the_class_mask(
     golden_vit: navia.ViT,
@@ -96,8 +97,10 @@ def test_cotta_is_seen_as_its_teacher_who_answers(
     golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray], target: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
     source = navia.SourceStatistics.measure(golden_vit, torch.from_numpy(golden_inputs["source_images"]))
-    adapter = navia.adapt(golden_vit, "cotta", lr=0.1, average=1.0)  # a teacher who never moves
+    adapter = navia.adapt(golden_vit, "cotta", lr=0.1, ema_decay=1.0)  # a teacher who never moves
     found = explain(adapter, target[0][:64].split(32), target[0][64:96], source, source)
     assert all(layer.moved == 0 for layer in found.layers)
     assert all(layer.gap["cotta + none"] == layer.gap["dense"] for layer in found.layers)
-    assert not torch.equal(adapter.method.walk(target[0][:8]).logits, answering_walk(adapter.method, target[0][:8]).logits)
+    assert not torch.equal(
+        adapter.method.forward(target[0][:8]).logits, answering_walk(adapter.method, target[0][:8]).logits
+    )

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 import navia
 from navia.evaluation.roofline import BareGemms, Gemm, Passes, Work, roofline, work_of
 from navia.evaluation.speed import Case, Setting, load, passes_of, runner
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.reduction import NoReduction, parse
 from tests.families import MODELS, THREE, build, images_for
 
@@ -56,7 +56,7 @@ def test_a_whole_dense_forward_is_the_librarys_own(name: str) -> None:
 def test_a_forward_counts_the_rows_that_it_computes(name: str, spec: str) -> None:
     vit, reducer = build(name), parse(spec)
     with torch.no_grad():
-        expected = counted(lambda: run(vit, images_for(vit, BATCH), reducer))
+        expected = counted(lambda: forward(vit, images_for(vit, BATCH), reducer))
     work = work_of(vit, reducer, BATCH, Passes())
     assert work.macs == expected
     assert work.macs < work_of(vit, reducer, BATCH, Passes(whole=True)).macs
@@ -66,7 +66,7 @@ def test_a_forward_counts_the_rows_that_it_computes(name: str, spec: str) -> Non
 def test_every_family_has_its_matrices_in_the_order_that_is_counted_on(name: str) -> None:
     vit = build(name)
     with torch.no_grad():
-        expected = counted(lambda: run(vit, images_for(vit, BATCH)))
+        expected = counted(lambda: forward(vit, images_for(vit, BATCH)))
     assert work_of(vit, NoReduction(), BATCH, Passes()).macs == expected
 
 

@@ -20,7 +20,7 @@ FOLDS: list[tuple[str, dict[str, Any]]] = [
     ("align", {}),
     ("navia", {"biases": False}),
     ("foa_bp", {}),
-    ("cotta", {"average": 0.5, "lr": 0.05}),
+    ("cotta", {"ema_decay": 0.5, "lr": 0.05}),
     ("none", {}),
 ]
 

@@ -26,7 +26,7 @@ def test_onnxruntime_answers_as_the_adapter(library: str, reduce: str, tmp_path:
     """NAVIA with everything that it adds; on timm also with a class mask."""
     mask = [7, 2, 3] if library == "timm" else None
     adapter = moved(library, "navia", reduce, classes=mask)
-    assert all(bool(bias.any()) for bias in adapter.method.touch().cls_bias.values())
+    assert all(bool(bias.any()) for bias in adapter.method.token_edits().cls_bias.values())
     path = tmp_path / "model.onnx"
     parity = adapter.export(path)
     assert parity.difference < 1e-4
@@ -54,7 +54,7 @@ def test_onnxruntime_answers_as_the_adapter(library: str, reduce: str, tmp_path:
 )
 def test_a_loaded_program_answers_as_the_adapter(library: str, method: str, reduce: str, tmp_path: Path) -> None:
     """FOA: prompts and activation shift; CoTTA: the teacher, not the student."""
-    options = {"foa": {"population": 3}, "cotta": {"average": 0.5, "lr": 0.05}}.get(method, {})
+    options = {"foa": {"population": 3}, "cotta": {"ema_decay": 0.5, "lr": 0.05}}.get(method, {})
     adapter = moved(library, method, reduce, **options)
     parity = adapter.export(tmp_path / "model.pt2", "torch")
     assert parity.difference < 1e-6

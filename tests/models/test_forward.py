@@ -1,4 +1,4 @@
-"""What goes into the one forward as `Touch` and what comes out of it in `Outcome`, against values computed by hand."""
+"""What goes into the forward as `TokenEdits` and comes out in `ForwardOutput`, against values computed by hand."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 import navia
 from navia.errors import InputError, SpecError
-from navia.models.forward import Touch, head, run
-from navia.reduction import EViT, NoReduction, Reducer, Seen, ToFu, Tokens, ToMe, parse
-from navia.reduction.matching import match
-from navia.reduction.rows import merge_rows, take
+from navia.models.forward import TokenEdits, forward, head
+from navia.reduction import AttentionInfo, EViT, NoReduction, Reducer, ToFu, Tokens, ToMe, parse
+from navia.reduction.matching import gather_rows, match, merge_rows
 from navia.reduction.tofu import largest_norms, rescale
 from navia.reduction.tome import merge
 from tests.families import MODELS, THREE, build, images_for, own_forward, relative
@@ -63,7 +62,7 @@ def by_hand(
         values[:, 0] += bias[1]
         return tokens._replace(values=values)
 
-    for layer, r in enumerate(reducer.amounts(len(model.blocks))):
+    for layer, r in enumerate(reducer.tokens_per_block(len(model.blocks))):
         block = model.blocks[layer]
         tokens = biased(tokens, "block input", layer)
         batch, count, dim = tokens.values.shape
@@ -76,7 +75,9 @@ def by_hand(
         tokens = tokens._replace(values=tokens.values + block.attn.proj(attended))
         tokens = biased(tokens, "before the merge", layer)
         if r:
-            tokens = reducer.step(tokens, r, Seen(k.mean(2), scores.softmax(-1).mean(1)[:, 0]), layer, len(model.blocks))
+            tokens = reducer.apply(
+                tokens, r, AttentionInfo(k.mean(2), scores.softmax(-1).mean(1)[:, 0]), layer, len(model.blocks)
+            )
         tokens = biased(tokens, "after the merge", layer)
         tokens = tokens._replace(values=tokens.values + block.mlp(block.norm2(tokens.values)))
     return model.head(model.norm(tokens.values)[:, 0])
@@ -93,20 +94,20 @@ def test_features_are_the_cls_rows_as_the_next_norm_reads_them(name: str) -> Non
     assert len(norms) == vit.depth
     theirs = torch.stack([cls_row(out) for out in captured(vit, norms, images)], dim=1)
     with torch.no_grad():
-        ours = run(vit, images, features=True).features
+        ours = forward(vit, images, features=True).features
     assert ours is not None
-    assert ours.shape == (3, vit.depth, vit.dim)
+    assert ours.shape == (3, vit.depth, vit.embed_dim)
     assert relative(ours, theirs) <= 1e-5
 
 
 @pytest.mark.parametrize("spec", ["tome:2", "evit:2", "tofu:2"])
 def test_last_feature_is_what_the_classifier_reads(spec: str) -> None:
     vit = build("timm plain")
-    outcome = run(vit, images_for(vit), parse(spec), features=True)
-    assert outcome.features is not None
-    assert torch.equal(outcome.features[:, -1], outcome.pooled[:, 0])
-    assert torch.equal(vit.classify(outcome.pooled), outcome.logits)
-    assert torch.equal(head(vit, outcome.pooled), outcome.logits)
+    output = forward(vit, images_for(vit), parse(spec), features=True)
+    assert output.features is not None
+    assert torch.equal(output.features[:, -1], output.pooled[:, 0])
+    assert torch.equal(vit.classify(output.pooled), output.logits)
+    assert torch.equal(head(vit, output.pooled), output.logits)
 
 
 @every_model
@@ -116,28 +117,28 @@ def test_keys_and_cls_attention_of_every_block(name: str) -> None:
     norms = list(vit.layer_norms().values())[: 2 * vit.depth : 2]
     normed = captured(vit, norms, images)
     with torch.no_grad():
-        outcome = run(vit, images, keys=True, attention=True)
-        assert outcome.keys is not None
-        assert outcome.attention is not None
-        assert len(outcome.keys) == len(outcome.attention) == vit.depth
+        output = forward(vit, images, keys=True, attention=True)
+        assert output.keys is not None
+        assert output.attention is not None
+        assert len(output.keys) == len(output.attention) == vit.depth
         for layer in range(vit.depth):
             q, k, _ = vit.qkv(layer, normed[layer])
             weights = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)
-            assert relative(outcome.keys[layer], k.mean(dim=1)) <= 1e-5
-            assert relative(outcome.attention[layer], weights[:, :, 0].mean(dim=1)) <= 1e-5
-            assert torch.allclose(outcome.attention[layer].sum(dim=1), torch.ones(3))
+            assert relative(output.keys[layer], k.mean(dim=1)) <= 1e-5
+            assert relative(output.attention[layer], weights[:, :, 0].mean(dim=1)) <= 1e-5
+            assert torch.allclose(output.attention[layer].sum(dim=1), torch.ones(3))
 
 
 @pytest.mark.parametrize("spec", ["none", "tome:2", "evit:2", "tofu:2"])
 def test_features_keys_attention_and_sources_only_when_asked_for(spec: str) -> None:
     vit = build("timm plain")
     images = images_for(vit)
-    plain = run(vit, images, parse(spec))
+    plain = forward(vit, images, parse(spec))
     assert plain.features is None
     assert plain.keys is None
     assert plain.attention is None
     assert plain.tokens.sources is None
-    full = run(vit, images, parse(spec), features=True, keys=True, attention=True, trace=True)
+    full = forward(vit, images, parse(spec), features=True, keys=True, attention=True, trace=True)
     assert full.features is not None
     assert full.tokens.sources is not None
     assert full.keys is not None
@@ -146,7 +147,7 @@ def test_features_keys_attention_and_sources_only_when_asked_for(spec: str) -> N
     assert relative(full.logits, plain.logits) <= 1e-6  # looking changes nothing
     assert full.counts == plain.counts
     assert full.tokens.length == full.counts[-1]
-    assert plain.tokens.length == vit.reads  # rows that nobody reads are not computed
+    assert plain.tokens.length == vit.num_pooled_tokens  # rows that nobody reads are not computed
 
 
 @pytest.mark.parametrize("spec", ["none", "tome:3", "tome:3,proportional=false", "evit:3", "tofu:3,split=2"])
@@ -166,10 +167,10 @@ def test_cls_shift_is_a_change_of_the_cls_token_itself(name: str) -> None:
     """Also where a norm stands between the embedding and the first block (CLIP)."""
     vit = build(name)
     images = images_for(vit)
-    shift = torch.randn(vit.dim)
+    shift = torch.randn(vit.embed_dim)
     with torch.no_grad():
         before = vit(images)
-        ours = run(vit, images, touch=Touch(cls_shift=shift)).logits
+        ours = forward(vit, images, edits=TokenEdits(cls_shift=shift)).logits
         vit.cls_token.add_(shift)
         theirs = own_forward(vit, images)
     assert relative(ours, theirs) <= 1e-5
@@ -181,7 +182,7 @@ def test_cls_bias_stands_between_merge_and_mlp(name: str) -> None:
     """In the last block, where what follows can be written down with the model's own parts."""
     vit = build(name)
     images = images_for(vit)
-    last, bias = vit.depth - 1, torch.randn(vit.dim)
+    last, bias = vit.depth - 1, torch.randn(vit.embed_dim)
     inputs: list[Tensor] = []
     norm2 = list(vit.layer_norms().values())[2 * last + 1]
     hook = norm2.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
@@ -190,9 +191,9 @@ def test_cls_bias_stands_between_merge_and_mlp(name: str) -> None:
         hook.remove()
         middle = inputs[0]
         middle[:, 0] += bias
-        left = Tokens(middle + vit.mlp(last, middle), vit.prefix)
+        left = Tokens(middle + vit.mlp(last, middle), vit.num_prefix_tokens)
         expected = vit.classify(vit.pool(left))
-        ours = run(vit, images, touch=Touch(cls_bias={last: bias})).logits
+        ours = forward(vit, images, edits=TokenEdits(cls_bias={last: bias})).logits
         assert relative(ours, expected) <= 1e-5
         assert relative(ours, vit(images)) > 1e-3
 
@@ -201,10 +202,10 @@ def test_cls_bias_stands_between_merge_and_mlp(name: str) -> None:
 @pytest.mark.parametrize("layer", [0, 2])
 def test_cls_bias_before_the_merge_is_the_same_and_at_the_block_input_is_not(spec: str, layer: int) -> None:
     vit = build("timm plain")
-    images, bias, reducer = images_for(vit), torch.randn(vit.dim), parse(spec)
+    images, bias, reducer = images_for(vit), torch.randn(vit.embed_dim), parse(spec)
     with torch.no_grad():
-        ours = run(vit, images, reducer, touch=Touch(cls_bias={layer: bias})).logits
-        early = run(vit, images, reducer, touch=Touch(cls_bias={layer: bias}, bias_position="block_input")).logits
+        ours = forward(vit, images, reducer, edits=TokenEdits(cls_bias={layer: bias})).logits
+        early = forward(vit, images, reducer, edits=TokenEdits(cls_bias={layer: bias}, bias_position="block_input")).logits
         after = by_hand(vit, images, reducer, (layer, bias), "after the merge")
         before = by_hand(vit, images, reducer, (layer, bias), "before the merge")
         block_input = by_hand(vit, images, reducer, (layer, bias), "block input")
@@ -216,44 +217,47 @@ def test_cls_bias_before_the_merge_is_the_same_and_at_the_block_input_is_not(spe
 
 def test_cls_bias_at_the_first_block_input_is_a_cls_shift() -> None:
     vit = build("torchvision")
-    images, bias = images_for(vit), torch.randn(vit.dim)
-    shifted = run(vit, images, touch=Touch(cls_shift=bias)).logits
-    biased = run(vit, images, touch=Touch(cls_bias={0: bias}, bias_position="block_input")).logits
+    images, bias = images_for(vit), torch.randn(vit.embed_dim)
+    shifted = forward(vit, images, edits=TokenEdits(cls_shift=bias)).logits
+    biased = forward(vit, images, edits=TokenEdits(cls_bias={0: bias}, bias_position="block_input")).logits
     assert relative(biased, shifted) <= 1e-6
 
 
 def test_prompts_enter_behind_the_cls_token_without_position() -> None:
     vit = build("timm plain")
-    images, prompts = images_for(vit), torch.randn(3, vit.dim)
+    images, prompts = images_for(vit), torch.randn(3, vit.embed_dim)
     with torch.no_grad():
         for spec in ("none", "tome:2", "evit:2", "tofu:2"):
-            outcome = run(vit, images, parse(spec), touch=Touch(prompts=prompts))
-            assert relative(outcome.logits, by_hand(vit, images, parse(spec), prompts=prompts)) <= 1e-5, spec
-            assert outcome.counts[0] == 1 + 3 + 16
-            assert run(vit, images, parse(spec), touch=Touch(prompts=prompts), trace=True).tokens.prefix == 4
+            output = forward(vit, images, parse(spec), edits=TokenEdits(prompts=prompts))
+            assert relative(output.logits, by_hand(vit, images, parse(spec), prompts=prompts)) <= 1e-5, spec
+            assert output.counts[0] == 1 + 3 + 16
+            assert (
+                forward(vit, images, parse(spec), edits=TokenEdits(prompts=prompts), trace=True).tokens.num_prefix_tokens
+                == 4
+            )
 
 
 @every_model
 @pytest.mark.parametrize("spec", ["tome:1000", "evit:1000", "tofu:1000"])
 def test_prompts_are_never_merged_or_dropped(name: str, spec: str) -> None:
     vit = build(name)
-    prompts = torch.randn(3, vit.dim)
+    prompts = torch.randn(3, vit.embed_dim)
     with torch.no_grad():
-        outcome = run(vit, images_for(vit), parse(spec), touch=Touch(prompts=prompts), trace=True)
-    assert outcome.logits.isfinite().all()
-    protected = vit.prefix + 3
-    assert outcome.tokens.prefix == protected
-    assert outcome.tokens.sources is not None
-    assert torch.equal(outcome.tokens.sources[:, :protected], torch.arange(protected).expand(3, -1))
-    assert (outcome.tokens.sources[:, protected:] >= protected).logical_or(outcome.tokens.sources[:, protected:] < 0).all()
-    if outcome.tokens.sizes is not None:
-        assert (outcome.tokens.sizes[:, :protected] == 1).all()
+        output = forward(vit, images_for(vit), parse(spec), edits=TokenEdits(prompts=prompts), trace=True)
+    assert output.logits.isfinite().all()
+    protected = vit.num_prefix_tokens + 3
+    assert output.tokens.num_prefix_tokens == protected
+    assert output.tokens.sources is not None
+    assert torch.equal(output.tokens.sources[:, :protected], torch.arange(protected).expand(3, -1))
+    assert (output.tokens.sources[:, protected:] >= protected).logical_or(output.tokens.sources[:, protected:] < 0).all()
+    if output.tokens.sizes is not None:
+        assert (output.tokens.sizes[:, :protected] == 1).all()
 
 
 def test_head_shift_moves_the_cls_feature_only() -> None:
     vit: Any = build("timm plain")
-    images, shift = images_for(vit), torch.randn(vit.dim)
-    plain, shifted = run(vit, images), run(vit, images, touch=Touch(head_shift=shift))
+    images, shift = images_for(vit), torch.randn(vit.embed_dim)
+    plain, shifted = forward(vit, images), forward(vit, images, edits=TokenEdits(head_shift=shift))
     assert relative(shifted.logits, plain.logits + vit.model.head.weight @ shift) <= 1e-5
     assert torch.equal(shifted.pooled, plain.pooled)  # before the shift
     assert torch.equal(head(vit, plain.pooled, shift), shifted.logits)
@@ -261,8 +265,8 @@ def test_head_shift_moves_the_cls_feature_only() -> None:
 
 def test_head_shift_of_a_distilled_model_leaves_the_distillation_feature() -> None:
     vit: Any = build("timm deit distilled")
-    images, shift = images_for(vit), torch.randn(vit.dim)
-    ours = run(vit, images, touch=Touch(head_shift=shift)).logits
+    images, shift = images_for(vit), torch.randn(vit.embed_dim)
+    ours = forward(vit, images, edits=TokenEdits(head_shift=shift)).logits
     assert relative(ours, vit(images) + vit.model.head.weight @ shift / 2) <= 1e-5
 
 
@@ -278,28 +282,28 @@ def test_class_mask_picks_columns_in_the_order_given(name: str) -> None:
 @pytest.mark.parametrize(
     ("touch", "complaint"),
     [
-        (Touch(cls_shift=torch.zeros(47)), r"cls_shift must have shape \(48,\), got \(47,\)"),
-        (Touch(cls_shift=torch.zeros(1, 48)), r"cls_shift .* got \(1, 48\)"),
-        (Touch(head_shift=torch.zeros(3, 48)), "head_shift"),
-        (Touch(cls_bias={2: torch.zeros(5)}), "cls_bias of block 2"),
-        (Touch(cls_bias={4: torch.zeros(48)}), r"blocks \[4\], but the model has blocks 0..3"),
-        (Touch(cls_bias={-1: torch.zeros(48)}), "blocks 0..3"),
-        (Touch(prompts=torch.zeros(48)), r"prompts must have shape \(P, 48\)"),
-        (Touch(prompts=torch.zeros(2, 40)), "prompts"),
+        (TokenEdits(cls_shift=torch.zeros(47)), r"cls_shift must have shape \(48,\), got \(47,\)"),
+        (TokenEdits(cls_shift=torch.zeros(1, 48)), r"cls_shift .* got \(1, 48\)"),
+        (TokenEdits(head_shift=torch.zeros(3, 48)), "head_shift"),
+        (TokenEdits(cls_bias={2: torch.zeros(5)}), "cls_bias of block 2"),
+        (TokenEdits(cls_bias={4: torch.zeros(48)}), r"blocks \[4\], but the model has blocks 0..3"),
+        (TokenEdits(cls_bias={-1: torch.zeros(48)}), "blocks 0..3"),
+        (TokenEdits(prompts=torch.zeros(48)), r"prompts must have shape \(P, 48\)"),
+        (TokenEdits(prompts=torch.zeros(2, 40)), "prompts"),
     ],
 )
-def test_touch_of_the_wrong_shape_is_refused(touch: Touch, complaint: str) -> None:
+def test_touch_of_the_wrong_shape_is_refused(touch: TokenEdits, complaint: str) -> None:
     vit = build("timm plain")
     with pytest.raises(InputError, match=complaint):
-        run(vit, images_for(vit), touch=touch)
+        forward(vit, images_for(vit), edits=touch)
 
 
 def test_unknown_bias_position_is_refused() -> None:
     """Rather than leaving the bias out without a word."""
     vit = build("timm plain")
-    touch = Touch(cls_bias={0: torch.zeros(48)}, bias_position="after_merge")  # type: ignore[arg-type]
+    touch = TokenEdits(cls_bias={0: torch.zeros(48)}, bias_position="after_merge")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"bias_position .*post_merge.*block_input"):
-        run(vit, images_for(vit), touch=touch)
+        forward(vit, images_for(vit), edits=touch)
 
 
 # ---- gradients
@@ -310,8 +314,8 @@ def test_unknown_bias_position_is_refused() -> None:
 def test_gradients_reach_the_touch_alone_when_the_model_is_frozen(name: str, spec: str) -> None:
     vit = build(name).requires_grad_(False)
     shift, bias, prompts, last = (torch.zeros(*size, 48).requires_grad_() for size in ((), (), (2,), ()))
-    touch = Touch(cls_shift=shift, cls_bias={1: bias}, prompts=prompts, head_shift=last)
-    logits = run(vit, images_for(vit), parse(spec), touch=touch).logits
+    touch = TokenEdits(cls_shift=shift, cls_bias={1: bias}, prompts=prompts, head_shift=last)
+    logits = forward(vit, images_for(vit), parse(spec), edits=touch).logits
     logits.logsumexp(dim=1).sum().backward()
     for leaf in (shift, bias, prompts, last):
         assert leaf.grad is not None
@@ -328,7 +332,7 @@ def test_gradient_of_a_cls_bias_is_the_slope_of_the_logits(spec: str) -> None:
     direction = torch.randn(48, dtype=torch.float64)
 
     def height(step: Tensor) -> Tensor:
-        return run(vit, images, reducer, touch=Touch(cls_bias={1: step * direction})).logits.logsumexp(dim=1).sum()
+        return forward(vit, images, reducer, edits=TokenEdits(cls_bias={1: step * direction})).logits.logsumexp(dim=1).sum()
 
     step = torch.zeros((), dtype=torch.float64, requires_grad=True)
     height(step).backward()
@@ -345,7 +349,7 @@ def _double(*shape: int) -> Tensor:
 
 def test_gradcheck_take() -> None:
     index = torch.tensor([[4, 0, 2], [1, 3, 0]])
-    assert torch.autograd.gradcheck(lambda x: take(x, index), _double(2, 5, 3))
+    assert torch.autograd.gradcheck(lambda x: gather_rows(x, index), _double(2, 5, 3))
 
 
 def test_gradcheck_merge_rows_with_a_shared_target() -> None:
@@ -369,7 +373,7 @@ def test_gradcheck_merging_and_pruning_steps(reducer: Reducer, sized: bool) -> N
     keys, sizes = torch.randn(2, 9, 4), torch.randint(1, 4, (2, 9)).double() if sized else None
 
     def step(values: Tensor) -> Tensor:
-        return reducer.step(Tokens(values, 1, sizes), 3, Seen(keys), layer=0, depth=4).values
+        return reducer.apply(Tokens(values, 1, sizes), 3, AttentionInfo(keys), layer=0, depth=4).values
 
     assert torch.autograd.gradcheck(step, _double(2, 9, 3))
 
@@ -379,7 +383,7 @@ def test_gradcheck_evit_step_through_the_attention_too(fuse: bool) -> None:
     attention = torch.rand(2, 9, dtype=torch.float64, requires_grad=True)
 
     def step(values: Tensor, weights: Tensor) -> Tensor:
-        return EViT(3, fuse=fuse).step(Tokens(values, 1), 3, Seen(None, weights), layer=0, depth=4).values
+        return EViT(3, fuse=fuse).apply(Tokens(values, 1), 3, AttentionInfo(None, weights), layer=0, depth=4).values
 
     assert torch.autograd.gradcheck(step, (_double(2, 9, 3), attention))
 
@@ -398,7 +402,7 @@ def test_gradcheck_tofu_merge_with_the_norms_held_fixed(compat: bool) -> None:
 
     assert torch.autograd.gradcheck(pieces, x)
     weights = torch.randn(2, 6, 3, dtype=torch.float64)
-    step = ToFu(3, split=0, compat=compat).step(Tokens(x, 1), 3, Seen(keys), layer=0, depth=4).values
+    step = ToFu(3, split=0, compat=compat).apply(Tokens(x, 1), 3, AttentionInfo(keys), layer=0, depth=4).values
     (ours,) = torch.autograd.grad((step * weights).sum(), x)
     (expected,) = torch.autograd.grad((pieces(x) * weights).sum(), x)
     assert torch.allclose(ours, expected)
@@ -424,11 +428,13 @@ def _state(model: nn.Module) -> dict[str, Any]:
 def test_nothing_is_stored_on_the_modules(name: str, spec: str) -> None:
     vit = build(name)
     before, weights = _state(vit), {key: value.clone() for key, value in vit.state_dict().items()}
-    forward: Callable[..., Any] = type(vit.model).forward
-    touch = Touch(cls_shift=torch.ones(vit.dim), cls_bias={0: torch.ones(vit.dim)}, prompts=torch.ones(1, vit.dim))
-    run(vit, images_for(vit), parse(spec), touch=touch, features=True, keys=True, attention=True, trace=True)
+    own_forward: Callable[..., Any] = type(vit.model).forward
+    touch = TokenEdits(
+        cls_shift=torch.ones(vit.embed_dim), cls_bias={0: torch.ones(vit.embed_dim)}, prompts=torch.ones(1, vit.embed_dim)
+    )
+    forward(vit, images_for(vit), parse(spec), edits=touch, features=True, keys=True, attention=True, trace=True)
     assert _state(vit) == before
-    assert type(vit.model).forward is forward
+    assert type(vit.model).forward is own_forward
     after = vit.state_dict()
     assert list(after) == list(weights)
     assert all(torch.equal(after[key], value) for key, value in weights.items())
@@ -438,5 +444,5 @@ def test_images_and_touch_are_not_written_to() -> None:
     vit = build("timm plain")
     images, shift, prompts = images_for(vit), torch.randn(48), torch.randn(2, 48)
     kept = [tensor.clone() for tensor in (images, shift, prompts)]
-    run(vit, images, ToMe(3), touch=Touch(cls_shift=shift, cls_bias={0: shift}, prompts=prompts, head_shift=shift))
+    forward(vit, images, ToMe(3), edits=TokenEdits(cls_shift=shift, cls_bias={0: shift}, prompts=prompts, head_shift=shift))
     assert all(torch.equal(a, b) for a, b in zip(kept, (images, shift, prompts), strict=True))

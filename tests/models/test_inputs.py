@@ -73,9 +73,9 @@ def test_dynamic_size_takes_multiples_of_the_patch_and_no_others(name: str) -> N
 @pytest.mark.parametrize(
     ("classes", "complaint"),
     [
-        ([0, 11], "reaches from 0 to 11, but .* has 11 classes"),
-        ([-1, 3], "reaches from -1 to 3"),
-        ([2, 3, 2], "names a class twice"),
+        ([0, 11], "reach from 0 to 11, but .* has 11 classes"),
+        ([-1, 3], "reach from -1 to 3"),
+        ([2, 3, 2], "name a class twice"),
         ([], "non-empty list of class indices"),
         ([0.5, 1.0], "list of class indices"),
         ([[1, 2]], "list of class indices"),

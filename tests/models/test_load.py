@@ -29,7 +29,7 @@ from tests.families import MODELS, THREE, build, images_for, own_forward, relati
 
 def test_timm_by_name_with_options_of_its_constructor() -> None:
     vit = navia.load("timm:vit_tiny_patch16_224", pretrained=False, img_size=32, num_classes=7, depth=2)
-    assert (vit.library, vit.depth, vit.dim, vit.heads, vit.prefix) == ("timm", 2, 192, 3, 1)
+    assert (vit.library, vit.depth, vit.embed_dim, vit.num_heads, vit.num_prefix_tokens) == ("timm", 2, 192, 3, 1)
     assert (vit.image_size, vit.patch_size, vit.grid, vit.num_classes) == ((32, 32), (16, 16), (2, 2), 7)
     assert "vit_tiny_patch16_224" in vit.name
     assert vit(torch.randn(2, 3, 32, 32)).shape == (2, 7)
@@ -38,7 +38,7 @@ def test_timm_by_name_with_options_of_its_constructor() -> None:
 def test_torchvision_by_name() -> None:
     with torch.device("meta"):  # no need to draw 86 million weights
         vit = navia.load("torchvision:vit_b_16", pretrained=False, num_classes=5)
-    assert (vit.library, vit.depth, vit.heads, vit.dim, vit.num_classes) == ("torchvision", 12, 12, 768, 5)
+    assert (vit.library, vit.depth, vit.num_heads, vit.embed_dim, vit.num_classes) == ("torchvision", 12, 12, 768, 5)
     assert vit.grid == (14, 14)
     assert vit.name == "torchvision:vit_b_16"
 
@@ -59,7 +59,7 @@ def test_a_torchvision_tag_shapes_the_model_for_a_checkpoint(tag: str, size: int
 
 def test_embedded_by_name() -> None:
     vit = navia.load("embedded")
-    assert (vit.library, vit.depth, vit.dim, vit.heads, vit.num_classes) == ("timm", 12, 64, 2, 10)
+    assert (vit.library, vit.depth, vit.embed_dim, vit.num_heads, vit.num_classes) == ("timm", 12, 64, 2, 10)
     assert (vit.in_chans, vit.image_size, vit.preprocessing.size) == (1, (28, 28), (28, 28))
     assert not vit.training
     assert torch.equal(navia.load("embedded").model.state_dict()["head.weight"], vit.model.state_dict()["head.weight"])
@@ -122,8 +122,8 @@ def test_ready_modules_are_wrapped_not_copied(name: str) -> None:
     vit = navia.load(model)
     assert vit.model is model
     assert not any(module.training for module in vit.modules())
-    assert vit.image_size is None or vit.grid[0] * vit.grid[1] == vit.embed(images_for(vit)).shape[1] - vit.prefix
-    assert vit.cls_token.shape == (1, 1, vit.dim)
+    assert vit.image_size is None or vit.grid[0] * vit.grid[1] == vit.embed(images_for(vit)).shape[1] - vit.num_prefix_tokens
+    assert vit.cls_token.shape == (1, 1, vit.embed_dim)
     assert vit.num_classes == 11
     assert vit.name.startswith({"timm": "timm:", "transformers": "hf:", "torchvision": "torchvision:"}[vit.library])
 
@@ -161,9 +161,14 @@ def test_a_vit_takes_new_preprocessing_and_checkpoints(tmp_path: Path) -> None:
 def test_new_preprocessing_keeps_how_a_vit_walks() -> None:
     vit = build("timm plain")
     own = vit.preprocessing
-    vit.lean, vit.precision, vit.compiler, vit.whole_last_block = True, torch.bfloat16, "eager", True
+    vit.grad_checkpointing, vit.precision, vit.compile_backend, vit.whole_last_block = True, torch.bfloat16, "eager", True
     other = navia.load(vit, preprocessing=Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3))
-    assert (other.lean, other.precision, other.compiler, other.whole_last_block) == (True, torch.bfloat16, "eager", True)
+    assert (other.grad_checkpointing, other.precision, other.compile_backend, other.whole_last_block) == (
+        True,
+        torch.bfloat16,
+        "eager",
+        True,
+    )
     assert other is not vit
     assert vit.preprocessing is own
 
@@ -184,11 +189,16 @@ def test_a_checkpoint_never_overwrites_what_was_given(tmp_path: Path) -> None:
 def test_a_view_of_a_vit_shares_its_weights_and_no_setting() -> None:
     vit = build("timm plain")
     vit.train()
-    vit.compiler = "eager"
+    vit.compile_backend = "eager"
     given = Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3)
-    view = navia.load(vit, lean=True, precision="bfloat16", preprocessing=given)
-    assert (vit.lean, vit.precision, vit.preprocessing is given) == (False, None, False)
-    assert (view.lean, view.precision, view.preprocessing is given, view.compiler) == (True, torch.bfloat16, True, "eager")
+    view = navia.load(vit, grad_checkpointing=True, precision="bfloat16", preprocessing=given)
+    assert (vit.grad_checkpointing, vit.precision, vit.preprocessing is given) == (False, None, False)
+    assert (view.grad_checkpointing, view.precision, view.preprocessing is given, view.compile_backend) == (
+        True,
+        torch.bfloat16,
+        True,
+        "eager",
+    )
     assert view.model is vit.model
     assert vit.model.training
     view.model = build("timm plain", seed=5).model
@@ -198,14 +208,14 @@ def test_a_view_of_a_vit_shares_its_weights_and_no_setting() -> None:
 
 
 def test_settings_of_a_vit_are_kept_unless_they_are_given() -> None:
-    vit = navia.load(build("timm plain"), lean=True, precision="bfloat16")
+    vit = navia.load(build("timm plain"), grad_checkpointing=True, precision="bfloat16")
     kept = navia.load(vit)
     assert kept is vit
-    back = navia.load(vit, lean=False, precision="float32")
-    assert (back.lean, back.precision) == (False, None)
-    assert (vit.lean, vit.precision) == (True, torch.bfloat16)
+    back = navia.load(vit, grad_checkpointing=False, precision="float32")
+    assert (back.grad_checkpointing, back.precision) == (False, None)
+    assert (vit.grad_checkpointing, vit.precision) == (True, torch.bfloat16)
     fresh = navia.load(MODELS["timm plain"]())
-    assert (fresh.lean, fresh.precision) == (False, None)
+    assert (fresh.grad_checkpointing, fresh.precision) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -608,7 +618,7 @@ def test_models_that_cannot_be_walked_are_refused_by_name(what: str) -> None:
 
 
 def test_refusal_by_timm_name_too() -> None:
-    with pytest.raises(ModelError, match=r"cannot walk timm\.models\.resnet\.ResNet: .*Supported"):
+    with pytest.raises(ModelError, match=r"timm\.models\.resnet\.ResNet is not supported: .*Supported"):
         navia.load("timm:resnet10t", pretrained=False)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import navia
-from navia.models.forward import Touch, run
+from navia.models.forward import TokenEdits, forward
 from navia.reduction import parse
 from tests.families import MODELS, SHALLOW, THREE, build, images_for, relative, shake
 
@@ -37,7 +37,7 @@ def test_compiled_forward_and_backward_equal_eager_ones_without_a_graph_break(na
     images = images_for(vit)
 
     def logits(images: Tensor) -> Tensor:
-        return run(vit, images, reducer).logits
+        return forward(vit, images, reducer).logits
 
     compiled = torch.compile(logits, fullgraph=True, backend="aot_eager")(images)
     eager = logits(images)
@@ -51,11 +51,11 @@ def test_compiled_forward_and_backward_equal_eager_ones_without_a_graph_break(na
 def test_dynamo_sees_one_graph_even_with_everything_asked_for(spec: str) -> None:
     torch.compiler.reset()
     vit, reducer = navia.load(shake(SHALLOW["timm plain"]())), parse(spec)
-    touch = Touch(cls_shift=torch.ones(48), cls_bias={0: torch.ones(48)}, prompts=torch.ones(2, 48))
+    touch = TokenEdits(cls_shift=torch.ones(48), cls_bias={0: torch.ones(48)}, prompts=torch.ones(2, 48))
 
     def everything(images: Tensor) -> Any:
-        outcome = run(vit, images, reducer, touch=touch, features=True, keys=True, attention=True, trace=True)
-        return outcome.logits, outcome.features, outcome.tokens.sources
+        output = forward(vit, images, reducer, edits=touch, features=True, keys=True, attention=True, trace=True)
+        return output.logits, output.features, output.tokens.sources
 
     explained = torch._dynamo.explain(everything)(images_for(vit))
     assert explained.graph_break_count == 0
@@ -80,7 +80,7 @@ def test_a_compiled_stream_gives_the_answers_of_an_eager_one(method: str) -> Non
     source = navia.SourceStatistics.measure(vit, batches[0], "tome:2")
     eager = navia.adapt(vit, method, "tome:2", source)
     answers = [eager(batch) for batch in batches]
-    vit.compiler = "aot_eager"
+    vit.compile_backend = "aot_eager"
     adapter = navia.adapt(vit, method, "tome:2", source)
     for batch, answer in zip(batches, answers, strict=True):
         assert relative(adapter(batch), answer) <= 1e-5
@@ -90,8 +90,8 @@ def test_a_compiled_stream_gives_the_answers_of_an_eager_one(method: str) -> Non
 def test_a_model_loaded_for_bfloat16_adapts_in_single_precision(spec: str) -> None:
     """Products are rounded, parameters and answers are not; the answers stay near."""
     plain = build("timm plain")
-    mixed = navia.load(plain.model, precision="bfloat16", lean=True)
-    assert mixed.lean
+    mixed = navia.load(plain.model, precision="bfloat16", grad_checkpointing=True)
+    assert mixed.grad_checkpointing
     images = images_for(plain, 8)
     adapter = navia.adapt(mixed, "tent", spec)
     logits = adapter(images)
@@ -112,12 +112,12 @@ def test_autocast_to_bfloat16_runs_forward_and_backward(name: str, spec: str) ->
     vit = build(name)
     images = images_for(vit)
     with torch.autocast("cpu", torch.bfloat16):
-        logits = run(vit, images, parse(spec)).logits
+        logits = forward(vit, images, parse(spec)).logits
     assert logits.shape == (3, 11)
     assert logits.isfinite().all()
     assert all(grad.isfinite().all() for grad in _gradients(logits.float(), vit))
     if spec == "none":  # reducers may choose other tokens after rounding
-        assert relative(logits.float(), run(vit, images).logits) < 5e-2
+        assert relative(logits.float(), forward(vit, images).logits) < 5e-2
 
 
 @three_libraries
@@ -149,8 +149,8 @@ def test_float32_touch_on_a_model_of_another_dtype(spec: str, dtype: torch.dtype
     """Adaptation keeps its small vectors in single precision whatever the model is in."""
     vit = build("timm plain").to(dtype)
     vectors = [torch.full(size, 0.1, requires_grad=True) for size in ((48,), (48,), (48,), (2, 48))]
-    touch = Touch(cls_shift=vectors[0], cls_bias={1: vectors[1]}, head_shift=vectors[2], prompts=vectors[3])
-    logits = run(vit, images_for(vit), parse(spec), touch=touch).logits
+    touch = TokenEdits(cls_shift=vectors[0], cls_bias={1: vectors[1]}, head_shift=vectors[2], prompts=vectors[3])
+    logits = forward(vit, images_for(vit), parse(spec), edits=touch).logits
     assert logits.dtype == dtype
     logits.sum().backward()
     for vector in vectors:

@@ -6,7 +6,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 import navia
 from navia.evaluation.cost import token_counts
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.reduction import parse
 from tests.families import MODELS, build, images_for, own_forward, relative, shake
 
@@ -59,22 +59,22 @@ def test_every_reducer_runs_on_every_family(name: str, spec: str) -> None:
     vit, reducer = build(name), parse(spec)
     images = images_for(vit)
     with torch.no_grad():
-        outcome = run(vit, images, reducer, trace=True)
+        output = forward(vit, images, reducer, trace=True)
         dense = vit(images)
-    assert outcome.logits.shape == (3, 11)
-    assert outcome.logits.isfinite().all()
-    assert relative(outcome.logits, dense) > 1e-4  # the tokens that went are missed
-    assert outcome.counts == token_counts(vit, reducer)
-    assert outcome.counts[-1] < outcome.counts[0]
-    assert outcome.tokens.length == outcome.counts[-1]
-    assert outcome.tokens.prefix == vit.prefix
-    assert outcome.tokens.sources is not None
-    front = torch.arange(vit.prefix).expand(3, -1)
-    assert torch.equal(outcome.tokens.sources[:, : vit.prefix], front)
-    if outcome.tokens.sizes is not None:
-        assert (outcome.tokens.sizes[:, : vit.prefix] == 1).all()
-    behind = outcome.tokens.sources[:, vit.prefix :]
-    assert ((behind == -1) | (behind >= vit.prefix)).all()  # no image token ends in a prefix row
+    assert output.logits.shape == (3, 11)
+    assert output.logits.isfinite().all()
+    assert relative(output.logits, dense) > 1e-4  # the tokens that went are missed
+    assert output.counts == token_counts(vit, reducer)
+    assert output.counts[-1] < output.counts[0]
+    assert output.tokens.length == output.counts[-1]
+    assert output.tokens.num_prefix_tokens == vit.num_prefix_tokens
+    assert output.tokens.sources is not None
+    front = torch.arange(vit.num_prefix_tokens).expand(3, -1)
+    assert torch.equal(output.tokens.sources[:, : vit.num_prefix_tokens], front)
+    if output.tokens.sizes is not None:
+        assert (output.tokens.sizes[:, : vit.num_prefix_tokens] == 1).all()
+    behind = output.tokens.sources[:, vit.num_prefix_tokens :]
+    assert ((behind == -1) | (behind >= vit.num_prefix_tokens)).all()  # no image token ends in a prefix row
 
 
 @pytest.mark.parametrize("registers", [0, 1, 2])
@@ -86,8 +86,8 @@ def test_asking_for_too_much_leaves_the_prefix_and_an_image_token(registers: int
     )
     vit, reducer = navia.load(shake(model)), parse(spec)
     with torch.no_grad():
-        outcome = run(vit, images_for(vit), reducer, trace=True)
-    assert outcome.logits.isfinite().all()
-    assert outcome.counts == token_counts(vit, reducer)
-    assert outcome.tokens.prefix == 1 + registers
-    assert outcome.tokens.image_count == (2 if spec == "evit:1000" else 1)
+        output = forward(vit, images_for(vit), reducer, trace=True)
+    assert output.logits.isfinite().all()
+    assert output.counts == token_counts(vit, reducer)
+    assert output.tokens.num_prefix_tokens == 1 + registers
+    assert output.tokens.num_image_tokens == (2 if spec == "evit:1000" else 1)

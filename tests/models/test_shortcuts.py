@@ -11,9 +11,8 @@ from torch.nn.modules.module import (
 )
 
 import navia
-from navia.models.attention import split_heads
-from navia.models.first_row import look_at_first_row, shift_first_row, shifted_first_row
-from navia.models.forward import Outcome, Touch, run
+from navia.models.forward import ForwardOutput, TokenEdits, forward
+from navia.models.ops import add_to_cls, add_to_cls_, read_cls, split_heads
 from navia.reduction import parse
 from tests.families import MODELS, build, images_for, relative
 
@@ -24,27 +23,31 @@ every_spec = pytest.mark.parametrize("spec", SPECS)
 both_places = pytest.mark.parametrize("place", ["post_merge", "block_input"])
 
 
-def _touch(vit: navia.ViT, place: Any) -> Touch:
+def _touch(vit: navia.ViT, place: Any) -> TokenEdits:
     generator = torch.Generator().manual_seed(5)
 
     def vector() -> Tensor:
-        return (torch.randn(vit.dim, generator=generator) * 0.1).requires_grad_()
+        return (torch.randn(vit.embed_dim, generator=generator) * 0.1).requires_grad_()
 
-    return Touch(vector(), {layer: vector() for layer in range(vit.depth)}, place, vector().detach()[None], vector())
+    return TokenEdits(vector(), {layer: vector() for layer in range(vit.depth)}, place, vector().detach()[None], vector())
 
 
-def _walked(vit: navia.ViT, spec: str, place: str = "post_merge", lean: bool = False) -> tuple[Outcome, list[Tensor | None]]:
-    """The outcome, and the gradients of everything that a method could tune."""
+def _walked(
+    vit: navia.ViT, spec: str, place: str = "post_merge", grad_checkpointing: bool = False
+) -> tuple[ForwardOutput, list[Tensor | None]]:
+    """The output, and the gradients of everything that a method could tune."""
     touch = _touch(vit, place)
-    vit.lean = lean
-    outcome = run(vit, images_for(vit), parse(spec), touch=touch, features=True)
-    assert outcome.features is not None
-    loss = outcome.logits.logsumexp(dim=1).sum() + outcome.features.square().mean()
+    vit.grad_checkpointing = grad_checkpointing
+    output = forward(vit, images_for(vit), parse(spec), edits=touch, features=True)
+    assert output.features is not None
+    loss = output.logits.logsumexp(dim=1).sum() + output.features.square().mean()
     tuned = [*vit.parameters(), touch.cls_shift, touch.head_shift, *touch.cls_bias.values()]
-    return outcome, list(torch.autograd.grad(loss, tuned, allow_unused=True))
+    return output, list(torch.autograd.grad(loss, tuned, allow_unused=True))
 
 
-def _equal(ours: tuple[Outcome, list[Tensor | None]], theirs: tuple[Outcome, list[Tensor | None]], within: float) -> None:
+def _equal(
+    ours: tuple[ForwardOutput, list[Tensor | None]], theirs: tuple[ForwardOutput, list[Tensor | None]], within: float
+) -> None:
     assert relative(ours[0].logits, theirs[0].logits) <= within
     assert relative(ours[0].features, theirs[0].features) <= within
     assert ours[0].counts == theirs[0].counts
@@ -64,28 +67,28 @@ def test_rows_of_the_last_block_that_nobody_reads_are_not_missed(name: str, spec
     whole = _walked(vit, spec)
     _equal(short, whole, 1e-5)
     assert whole[0].tokens.length == whole[0].counts[-1]
-    skipped = vit.reads is not None and not parse(spec).touches_all_rows
-    assert short[0].tokens.length == (vit.reads if skipped else short[0].counts[-1])
+    skipped = vit.num_pooled_tokens is not None and not parse(spec).modifies_all_tokens
+    assert short[0].tokens.length == (vit.num_pooled_tokens if skipped else short[0].counts[-1])
 
 
 @every_model
 @every_spec
 def test_walking_blocks_twice_gives_the_same_gradients(name: str, spec: str) -> None:
     vit = build(name)
-    _equal(_walked(vit, spec, lean=True), _walked(vit, spec), 1e-6)
+    _equal(_walked(vit, spec, grad_checkpointing=True), _walked(vit, spec), 1e-6)
 
 
 @both_places
 @every_spec
 def test_lean_with_biases_in_both_places(spec: str, place: str) -> None:
     vit = build("timm plain")
-    _equal(_walked(vit, spec, place, lean=True), _walked(vit, spec, place), 1e-6)
+    _equal(_walked(vit, spec, place, grad_checkpointing=True), _walked(vit, spec, place), 1e-6)
 
 
 def test_lean_keeps_less_for_the_backward_pass() -> None:
     vit = build("timm plain")
 
-    def kept(lean: bool) -> int:
+    def kept(grad_checkpointing: bool) -> int:
         held: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
@@ -94,22 +97,22 @@ def test_lean_keeps_less_for_the_backward_pass() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            vit.lean = lean
-            outcome = run(vit, images_for(vit), parse("tome:3"))
-        outcome.logits.sum().backward()
+            vit.grad_checkpointing = grad_checkpointing
+            output = forward(vit, images_for(vit), parse("tome:3"))
+        output.logits.sum().backward()
         return sum(held.values())
 
-    full = kept(lean=False)
+    full = kept(grad_checkpointing=False)
     assert full > 0
-    assert kept(lean=True) < full / 3
+    assert kept(grad_checkpointing=True) < full / 3
 
 
 def test_the_first_row_is_shifted_in_place_and_only_there() -> None:
     before = torch.randn(2, 5, 3, dtype=torch.double)
     shift = torch.randn(3, dtype=torch.double)
     ours = before.clone()
-    assert shift_first_row(ours, shift) is ours
-    assert torch.equal(ours, shifted_first_row(before, shift))
+    assert add_to_cls_(ours, shift) is ours
+    assert torch.equal(ours, add_to_cls(before, shift))
     assert torch.equal(ours[:, 1:], before[:, 1:])
 
 
@@ -117,7 +120,7 @@ def test_a_tensor_that_somebody_else_reads_is_refused_by_autograd() -> None:
     """Squaring keeps its input for the backward pass: writing over it must not pass in silence."""
     x = torch.randn(2, 5, 3, requires_grad=True) * 1.0
     kept = x.square()
-    shift_first_row(x, torch.ones(3))
+    add_to_cls_(x, torch.ones(3))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept.sum().backward()
 
@@ -129,10 +132,10 @@ def test_first_row_and_heads_have_the_gradients_of_the_plain_forms() -> None:
 
     def loss(fast: bool) -> Tensor:
         if fast:
-            normed, row = look_at_first_row(shift_first_row(x * 2, shift).sin())
+            normed, row = read_cls(add_to_cls_(x * 2, shift).sin())
             q, k, v = split_heads(normed @ torch.eye(12, dtype=torch.double), 2)
         else:
-            normed = shifted_first_row(x * 2, shift).sin()
+            normed = add_to_cls(x * 2, shift).sin()
             row = normed[:, 0]
             q, k, v = normed.reshape(2, 4, 3, 2, 2).permute(2, 0, 3, 1, 4)
         return (q * k.exp() * v.cos()).sum() + row.square().sum()
@@ -160,7 +163,7 @@ def test_a_hook_sees_every_row_of_the_last_block(kind: str) -> None:
         vit(images_for(vit)).sum().backward()
     finally:
         handle.remove()
-    assert seen == [vit.prefix + vit.grid[0] * vit.grid[1]]
+    assert seen == [vit.num_prefix_tokens + vit.grid[0] * vit.grid[1]]
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # the images themselves need no gradient
@@ -184,7 +187,7 @@ def test_a_gradient_that_a_hook_keeps_is_not_changed_afterwards(spec: str) -> No
     for block in vit.model.blocks:
         for part in (block.norm1, block.attn.qkv, block.attn.proj, block.norm2, block.mlp):
             part.register_full_backward_hook(lambda _, ins, outs: kept.extend((g, g.clone()) for g in (*ins, *outs)))
-    outcome = _walked(vit, spec)[0]
-    assert outcome.features is not None
+    output = _walked(vit, spec)[0]
+    assert output.features is not None
     assert len(kept) == 10 * vit.depth
     assert all(torch.equal(now, then) for now, then in kept)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import navia
-from navia.models.forward import Outcome, run
+from navia.models.forward import ForwardOutput, forward
 from navia.reduction import EViT, Reducer, ToFu, ToMe, parse
 from navia.reduction.evit import split_by_attention
 from navia.reduction.matching import match
@@ -55,12 +55,12 @@ streams = pytest.mark.parametrize("stream", ["A", "B"])
 
 
 @cache
-def walked(vit: navia.ViT, name: str, stream: str, compat: bool = False) -> Outcome:
+def walked(vit: navia.ViT, name: str, stream: str, compat: bool = False) -> ForwardOutput:
     """All images of a stream through the golden model."""
     reducer = ToFu(ALL[name].r, compat=True) if compat else ALL[name]
     images = torch.from_numpy(golden("inputs")[f"x_{stream}"]).flatten(0, 1)
     with torch.no_grad():
-        return run(vit, images, reducer, features=True, keys=True, attention=True, trace=True)
+        return forward(vit, images, reducer, features=True, keys=True, attention=True, trace=True)
 
 
 def per_image(recorded: np.ndarray) -> np.ndarray:
@@ -73,11 +73,11 @@ def per_block(recorded: np.ndarray) -> np.ndarray:
     return np.moveaxis(recorded, 1, 0).reshape(recorded.shape[1], IMAGES, *recorded.shape[3:])
 
 
-def attention_margins(outcome: Outcome, reducer: Reducer) -> tuple[np.ndarray, np.ndarray]:
+def attention_margins(output: ForwardOutput, reducer: Reducer) -> tuple[np.ndarray, np.ndarray]:
     """Smallest difference over the blocks between the last kept and first dropped attention, and between any two."""
-    assert outcome.attention is not None
+    assert output.attention is not None
     cut, any_two = [], []
-    for attention, r in zip(outcome.attention, reducer.amounts(DEPTH), strict=True):
+    for attention, r in zip(output.attention, reducer.tokens_per_block(DEPTH), strict=True):
         if r:
             ranked = attention[:, 1:].sort(dim=1, descending=True).values
             gaps = ranked[:, :-1] - ranked[:, 1:]
@@ -86,11 +86,11 @@ def attention_margins(outcome: Outcome, reducer: Reducer) -> tuple[np.ndarray, n
     return torch.stack(cut).min(dim=0).values.numpy(), torch.stack(any_two).min(dim=0).values.numpy()
 
 
-def settled(data: dict[str, np.ndarray], outcome: Outcome, name: str, stream: str) -> np.ndarray:
+def settled(data: dict[str, np.ndarray], output: ForwardOutput, name: str, stream: str) -> np.ndarray:
     """Images on which no decision is so close that a rounding may turn it."""
     recorded = data.get(f"{stream}.min_gap")
     if name in EVIT:
-        margin = attention_margins(outcome, EVIT[name])[0] if recorded is None else per_image(recorded)
+        margin = attention_margins(output, EVIT[name])[0] if recorded is None else per_image(recorded)
         return margin >= DANGER["evit"]
     return np.ones(IMAGES, dtype=bool) if recorded is None else per_image(recorded) >= DANGER["tome"]
 
@@ -98,10 +98,10 @@ def settled(data: dict[str, np.ndarray], outcome: Outcome, name: str, stream: st
 @streams
 @pytest.mark.parametrize("name", ALL)
 def test_logits(golden_vit: navia.ViT, name: str, stream: str) -> None:
-    data, outcome = golden(name), walked(golden_vit, name, stream)
-    sure = settled(data, outcome, name, stream)
+    data, output = golden(name), walked(golden_vit, name, stream)
+    sure = settled(data, output, name, stream)
     assert sure.sum() >= 175
-    apart = np.abs(outcome.logits.numpy() - per_image(data[f"{stream}.logits"])).max(axis=1)
+    apart = np.abs(output.logits.numpy() - per_image(data[f"{stream}.logits"])).max(axis=1)
     allowed = np.repeat([tolerance(data, stream, batch) for batch in range(BATCHES)], IMAGES // BATCHES)
     assert (apart <= allowed)[sure].all()
 
@@ -109,26 +109,26 @@ def test_logits(golden_vit: navia.ViT, name: str, stream: str) -> None:
 @streams
 @pytest.mark.parametrize("name", TOME)
 def test_tome_groups_sizes_and_schedule(golden_vit: navia.ViT, name: str, stream: str) -> None:
-    data, outcome = golden(name), walked(golden_vit, name, stream)
-    assert ALL[name].amounts(DEPTH) == tuple(data["r_list"])
-    sure = settled(data, outcome, name, stream)
-    assert outcome.tokens.sources is not None
-    assert outcome.tokens.sizes is not None
-    assert np.array_equal(outcome.tokens.sources.numpy()[sure], per_image(data[f"{stream}.assign"])[sure])
-    assert np.array_equal(outcome.tokens.sizes.numpy()[sure], per_image(data[f"{stream}.size"])[sure])
+    data, output = golden(name), walked(golden_vit, name, stream)
+    assert ALL[name].tokens_per_block(DEPTH) == tuple(data["r_list"])
+    sure = settled(data, output, name, stream)
+    assert output.tokens.sources is not None
+    assert output.tokens.sizes is not None
+    assert np.array_equal(output.tokens.sources.numpy()[sure], per_image(data[f"{stream}.assign"])[sure])
+    assert np.array_equal(output.tokens.sizes.numpy()[sure], per_image(data[f"{stream}.size"])[sure])
 
 
 @streams
 @pytest.mark.parametrize("name", EVIT)
 def test_evit_keeps_the_same_tokens_in_the_same_order(golden_vit: navia.ViT, name: str, stream: str) -> None:
     """On images without a near tie anywhere in the order, since later indices count in it."""
-    data, outcome, amounts = golden(name), walked(golden_vit, name, stream), EVIT[name].amounts(DEPTH)
-    sure = attention_margins(outcome, EVIT[name])[1] >= DANGER["evit"]
+    data, output, amounts = golden(name), walked(golden_vit, name, stream), EVIT[name].tokens_per_block(DEPTH)
+    sure = attention_margins(output, EVIT[name])[1] >= DANGER["evit"]
     assert sure.sum() >= 100
-    assert outcome.attention is not None
+    assert output.attention is not None
     reducing = [layer for layer, r in enumerate(amounts) if r]
     for theirs, layer in zip(per_block(data[f"{stream}.kept_idx"]), reducing, strict=True):
-        stay, _ = split_by_attention(outcome.attention[layer], amounts[layer], prefix=1)
+        stay, _ = split_by_attention(output.attention[layer], amounts[layer], num_prefix_tokens=1)
         padded = np.full(theirs.shape, -1)
         padded[:, : stay.shape[1]] = stay.numpy() - 1
         assert np.array_equal(padded[sure], theirs[sure]), layer
@@ -138,14 +138,14 @@ def test_evit_keeps_the_same_tokens_in_the_same_order(golden_vit: navia.ViT, nam
 @pytest.mark.parametrize("name", TOFU)
 def test_tofu_removes_the_same_tokens_into_the_same_partners(golden_vit: navia.ViT, name: str, stream: str) -> None:
     """Partners in the merging blocks only; the others just drop."""
-    data, outcome, amounts = golden(name), walked(golden_vit, name, stream), TOFU[name].amounts(DEPTH)
-    sure = settled(data, outcome, name, stream)
-    assert outcome.tokens.sizes is not None
-    assert np.array_equal(outcome.tokens.sizes.numpy()[sure], per_image(data[f"{stream}.size"])[sure])
-    assert outcome.keys is not None
+    data, output, amounts = golden(name), walked(golden_vit, name, stream), TOFU[name].tokens_per_block(DEPTH)
+    sure = settled(data, output, name, stream)
+    assert output.tokens.sizes is not None
+    assert np.array_equal(output.tokens.sizes.numpy()[sure], per_image(data[f"{stream}.size"])[sure])
+    assert output.keys is not None
     sources, partners = per_block(data[f"{stream}.src_pos"]), per_block(data[f"{stream}.dst_pos"])
-    for layer, keys in enumerate(outcome.keys):
-        kept, removed, into = match(keys, amounts[layer], prefix=1)
+    for layer, keys in enumerate(output.keys):
+        kept, removed, into = match(keys, amounts[layer], num_prefix_tokens=1)
         merging = layer >= DEPTH // 2
         ours = removed.numpy() + 1000 * kept.gather(1, into).numpy() * merging  # one number per pair
         theirs = sources[layer] + 1000 * partners[layer].astype(int) * merging
@@ -154,11 +154,11 @@ def test_tofu_removes_the_same_tokens_into_the_same_partners(golden_vit: navia.V
 
 @pytest.mark.parametrize("name", [name for name in ALL if name.endswith("_fwd")])
 def test_cls_features_of_the_first_batch(golden_vit: navia.ViT, name: str) -> None:
-    data, outcome = golden(name), walked(golden_vit, name, "A")
+    data, output = golden(name), walked(golden_vit, name, "A")
     theirs = data["A.cls_features_b0"].reshape(32, DEPTH, 64)
-    assert outcome.features is not None
-    sure = settled(data, outcome, name, "A")[:32]
-    assert np.abs(outcome.features[:32].numpy() - theirs)[sure].max() <= 2e-5
+    assert output.features is not None
+    sure = settled(data, output, name, "A")[:32]
+    assert np.abs(output.features[:32].numpy() - theirs)[sure].max() <= 2e-5
 
 
 @pytest.mark.parametrize("name", TOFU)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import navia
 from navia.evaluation.cost import token_counts
-from navia.reduction import REDUCERS, EViT, NoReduction, Reducer, Seen, ToFu, Tokens, ToMe, parse
+from navia.reduction import REDUCERS, AttentionInfo, EViT, NoReduction, Reducer, ToFu, Tokens, ToMe, parse
+from navia.reduction.base import tokens_per_block
 from navia.reduction.matching import match
-from navia.reduction.schedule import amounts
 
 examples = settings(max_examples=40)
 
@@ -40,19 +40,19 @@ reducers = st.sampled_from(
 merging = st.sampled_from([ToMe(), ToFu(split=0), ToFu(split=0, compat=True)])
 
 
-def sample(shape: dict[str, int], dtype: torch.dtype = torch.float64) -> tuple[Tokens, Seen]:
+def sample(shape: dict[str, int], dtype: torch.dtype = torch.float64) -> tuple[Tokens, AttentionInfo]:
     """Traced random tokens and what a block's attention would show of them."""
     generator = torch.Generator().manual_seed(shape["seed"])
     batch, count = shape["batch"], shape["prefix"] + shape["image"]
     values = torch.randn(batch, count, shape["dim"], generator=generator, dtype=dtype)
     keys = torch.randn(batch, count, 4, generator=generator)
     attention = torch.randn(batch, count, generator=generator, dtype=dtype).softmax(dim=1)
-    return Tokens(values, shape["prefix"]).traced(), Seen(keys, attention)
+    return Tokens(values, shape["prefix"]).with_sources(), AttentionInfo(keys, attention)
 
 
-def step(reducer: Reducer, tokens: Tokens, r: int, seen: Seen) -> Tokens:
+def step(reducer: Reducer, tokens: Tokens, r: int, seen: AttentionInfo) -> Tokens:
     """As the forward does: a block without an amount does not call the reducer."""
-    return reducer.step(tokens, r, seen, layer=2, depth=4) if r else tokens
+    return reducer.apply(tokens, r, seen, layer=2, depth=4) if r else tokens
 
 
 @examples
@@ -60,11 +60,11 @@ def step(reducer: Reducer, tokens: Tokens, r: int, seen: Seen) -> Tokens:
 def test_counts_are_the_reducers_own_arithmetic(shape: dict[str, int], reducer: Reducer) -> None:
     tokens, seen = sample(shape)
     out = step(reducer, tokens, shape["r"], seen)
-    expected = reducer.left(shape["image"], shape["r"]) if shape["r"] else shape["image"]
-    assert out.image_count == expected
+    expected = reducer.num_remaining(shape["image"], shape["r"]) if shape["r"] else shape["image"]
+    assert out.num_image_tokens == expected
     assert out.values.shape == (shape["batch"], shape["prefix"] + expected, shape["dim"])
     assert out.values.isfinite().all()
-    assert 1 <= out.image_count <= shape["image"]
+    assert 1 <= out.num_image_tokens <= shape["image"]
 
 
 @examples
@@ -73,7 +73,7 @@ def test_the_prefix_stays_in_place_and_unchanged(shape: dict[str, int], reducer:
     tokens, seen = sample(shape)
     out = step(reducer, tokens, shape["r"], seen)
     prefix = shape["prefix"]
-    assert out.prefix == prefix
+    assert out.num_prefix_tokens == prefix
     assert torch.allclose(out.values[:, :prefix], tokens.values[:, :prefix], rtol=1e-12)
     assert out.sources is not None
     assert torch.equal(out.sources[:, :prefix], torch.arange(prefix).expand(shape["batch"], -1))
@@ -91,7 +91,7 @@ def test_sources_reach_every_row_that_is_left(shape: dict[str, int], reducer: Re
         assert set(row.tolist()) - {-1} == set(range(out.length))
     drops = reducer in (EViT(fuse=False), ToFu(split=9))
     lost = (out.sources == -1).sum(dim=1)
-    assert (lost == (shape["image"] - out.image_count if drops else 0)).all()
+    assert (lost == (shape["image"] - out.num_image_tokens if drops else 0)).all()
 
 
 @examples
@@ -101,7 +101,7 @@ def test_sizes_always_add_up_to_the_tokens_at_the_start(shape: dict[str, int], r
     start = tokens.length
     for turn in range(rounds):
         keys = torch.randn(shape["batch"], tokens.length, 4, generator=torch.Generator().manual_seed(turn))
-        tokens = step(reducer, tokens, shape["r"], Seen(keys))
+        tokens = step(reducer, tokens, shape["r"], AttentionInfo(keys))
     if shape["r"]:
         assert tokens.sizes is not None
         assert (tokens.sizes.sum(dim=1) == start).all()
@@ -155,7 +155,7 @@ def test_tofu_compat_takes_the_radial_gradient_from_every_row() -> None:
     tokens, seen = sample({"batch": 2, "image": 12, "prefix": 1, "dim": 5, "r": 3, "seed": 0})
     for compat in (False, True):
         values = tokens.values.clone().requires_grad_()
-        out = ToFu(split=0, compat=compat).step(tokens._replace(values=values), 3, seen, 2, 4)
+        out = ToFu(split=0, compat=compat).apply(tokens._replace(values=values), 3, seen, 2, 4)
         out.values[:, 0].square().sum().backward()
         assert values.grad is not None
         along = (values.grad[:, 0] * values[:, 0]).sum(dim=-1)
@@ -168,7 +168,7 @@ def test_tofu_of_opposite_or_zero_tokens_stays_finite(compat: bool) -> None:
     keys = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]])
     for pair in ([[1.0, 2.0], [-1.0, -2.0]], [[0.0, 0.0], [0.0, 0.0]]):
         values = torch.tensor([[[3.0, 4.0], *pair]], requires_grad=True)
-        out = ToFu(split=0, compat=compat).step(Tokens(values, 1), 1, Seen(keys), 0, 2)
+        out = ToFu(split=0, compat=compat).apply(Tokens(values, 1), 1, AttentionInfo(keys), 0, 2)
         assert out.values.isfinite().all()
         out.values.sum().backward()
         assert values.grad is not None
@@ -214,7 +214,7 @@ def test_samples_do_not_see_each_other(shape: dict[str, int], reducer: Reducer) 
         assert seen.keys is not None
         assert seen.cls_attention is not None
         part = tokens._replace(values=tokens.values[rows], sources=tokens.sources[rows])
-        return step(reducer, part, shape["r"], Seen(seen.keys[rows], seen.cls_attention[rows]))
+        return step(reducer, part, shape["r"], AttentionInfo(seen.keys[rows], seen.cls_attention[rows]))
 
     whole = step(reducer, tokens, shape["r"], seen)
     assert torch.allclose(picked(order).values, whole.values[order], rtol=1e-10)
@@ -278,7 +278,7 @@ amount = st.one_of(st.integers(0, 60), inflected, listed)
 @examples
 @given(amount, st.integers(12, 30))
 def test_schedules_have_one_amount_per_block(r: Any, depth: int) -> None:
-    made = amounts(r, depth)
+    made = tokens_per_block(r, depth)
     assert len(made) == depth
     assert all(isinstance(n, int) and n >= 0 for n in made)
     if isinstance(r, int):
@@ -292,8 +292,8 @@ def test_schedules_have_one_amount_per_block(r: Any, depth: int) -> None:
 
 
 def test_a_schedule_for_one_block() -> None:
-    assert amounts((4, 0.5), 1) == (2,)
-    assert amounts([3], 1) == (3,)
+    assert tokens_per_block((4, 0.5), 1) == (2,)
+    assert tokens_per_block([3], 1) == (3,)
 
 
 any_reducer = st.one_of(

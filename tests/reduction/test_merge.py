@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from navia.reduction import Tokens, ToMe
-from navia.reduction.matching import Matching, destination, match
-from navia.reduction.rows import add_at
-from navia.reduction.schedule import amounts
+from navia.reduction.base import tokens_per_block
+from navia.reduction.matching import Matching, add_at_rows, destination, match
 from navia.reduction.tome import merge, merged_sizes
 from tests.families import golden
 
@@ -22,7 +21,7 @@ def recorded(name: str) -> Tensor:
 
 def merged(r: int, prefix: int = 1, sized: bool = False) -> Tokens:
     sizes = recorded("size_in").squeeze(-1) if sized else None
-    return merge(Tokens(recorded("x"), prefix, sizes).traced(), match(recorded("metric"), r, prefix))
+    return merge(Tokens(recorded("x"), prefix, sizes).with_sources(), match(recorded("metric"), r, prefix))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -72,10 +71,10 @@ def test_amount_is_capped_at_half_of_the_image_tokens() -> None:
 def test_schedules(key: str) -> None:
     _, r, inflection = key.split(".", 2)
     theirs = tuple(DATA[key].tolist())
-    assert amounts((int(r), float(inflection)), 12) == theirs
-    assert ToMe((int(r), float(inflection))).amounts(12) == theirs
+    assert tokens_per_block((int(r), float(inflection)), 12) == theirs
+    assert ToMe((int(r), float(inflection))).tokens_per_block(12) == theirs
     if float(inflection) == 0:
-        assert amounts(int(r), 12) == theirs
+        assert tokens_per_block(int(r), 12) == theirs
 
 
 def test_recorded_cases_are_there() -> None:
@@ -103,11 +102,11 @@ def test_second_merge_carries_the_sizes_on() -> None:
 def test_best_pairs_of_a_hand_made_case() -> None:
     """Prefix at 0, B at 1 and 3, A at 2 and 4: token 2 is parallel to 3, token 4 is nearer to 1 but not parallel."""
     keys = torch.tensor([[[9.0, 9.0], [1.0, 0.0], [0.0, 2.0], [0.0, 1.0], [1.0, 0.5]]])
-    kept, removed, into = match(keys, 1, prefix=1)
+    kept, removed, into = match(keys, 1, num_prefix_tokens=1)
     assert removed.tolist() == [[2]]
     assert kept.tolist() == [[0, 4, 1, 3]]
     assert into.tolist() == [[3]]  # the row of token 3
-    kept, removed, into = match(keys, 2, prefix=1)
+    kept, removed, into = match(keys, 2, num_prefix_tokens=1)
     assert removed.tolist() == [[2, 4]]
     assert kept.tolist() == [[0, 1, 3]]
     assert into.tolist() == [[2, 1]]
@@ -116,7 +115,7 @@ def test_best_pairs_of_a_hand_made_case() -> None:
 def test_the_prefix_is_nobodys_partner() -> None:
     """Even when it is the most similar token of all."""
     keys = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [1.0, 0.01], [-1.0, 0.0], [1.0, 0.02], [-1.0, 0.1]]])
-    kept, removed, _ = match(keys, 2, prefix=2)
+    kept, removed, _ = match(keys, 2, num_prefix_tokens=2)
     assert kept[0, :2].tolist() == [0, 1]
     assert set(removed[0].tolist()) <= {2, 4}
 
@@ -131,7 +130,7 @@ def test_keys_are_compared_by_direction_not_length() -> None:
 def test_destination_follows_the_partner_or_is_gone() -> None:
     matching = Matching(torch.tensor([[0, 4, 1, 3]]), torch.tensor([[2]]), torch.tensor([[3]]))
     assert destination(matching).tolist() == [[0, 2, 3, 3, 1]]
-    assert destination(matching, gone=True).tolist() == [[0, 2, -1, 3, 1]]
+    assert destination(matching, dropped=True).tolist() == [[0, 2, -1, 3, 1]]
 
 
 def test_shares_of_a_merge_add_up() -> None:
@@ -144,6 +143,6 @@ def test_shares_of_a_merge_add_up() -> None:
 
 def test_add_at_adds_repeated_indices_and_leaves_its_input() -> None:
     x = torch.zeros(2, 3)
-    out = add_at(x, torch.tensor([[1, 1], [0, 2]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    out = add_at_rows(x, torch.tensor([[1, 1], [0, 2]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     assert out.tolist() == [[0.0, 3.0, 0.0], [3.0, 0.0, 4.0]]
     assert x.abs().sum() == 0

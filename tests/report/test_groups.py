@@ -9,7 +9,7 @@ from PIL import Image
 
 import navia
 from navia.errors import InputError
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.reduction import EViT, NoReduction, Reducer, ToFu, ToMe
 from navia.report.groups import draw, groups_of, paint_groups
 from tests.families import build, images_for
@@ -25,8 +25,8 @@ def test_groups_cover_all_patches(name: str, reducer: Reducer) -> None:
     image = images_for(vit, 1)[0]
     groups = groups_of(vit, image, reducer)
     assert groups.shape == (image.shape[1] // vit.patch_size[0], image.shape[2] // vit.patch_size[1])
-    left = run(vit, image[None], reducer).counts[-1] - vit.prefix
-    assert set(groups.reshape(-1).tolist()) - {-1} == set(range(vit.prefix, vit.prefix + left))
+    left = forward(vit, image[None], reducer).counts[-1] - vit.num_prefix_tokens
+    assert set(groups.reshape(-1).tolist()) - {-1} == set(range(vit.num_prefix_tokens, vit.num_prefix_tokens + left))
     assert (groups == -1).any() == (reducer in (EViT(3, fuse=False), ToFu(3)))
 
 

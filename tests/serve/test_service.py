@@ -277,7 +277,7 @@ def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
     answer(service, images[:8])
     until(lambda: service.answers.step == 1)
     kept = safetensors.torch.load(service.delta().result(60))
-    rest = method.breathe
+    rest = method.on_block
     assert rest is not None
 
     def wait() -> None:
@@ -287,7 +287,7 @@ def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
             assert go_on.wait(60)
         rest()
 
-    method.breathe = wait
+    method.on_block = wait
     answer(service, images[8:16])
     assert under_way.wait(60)
     stopping = threading.Thread(target=service.stop)

@@ -1,30 +1,31 @@
-"""`navia.adapt`: a model that answers and adapts. Life of an adapter: call, reset, save, load, resume."""
+"""`navia.adapt` makes an adapter: it predicts, adapts, resets, saves, loads and resumes."""
 
 import copy
 import functools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from navia.adaptation.delta import check_delta, read_delta, save_delta
-from navia.adaptation.distributed import World
+from navia.adaptation.distributed import Distributed
 from navia.adaptation.guard import Guard, GuardOptions
 from navia.adaptation.statistics import SourceStatistics
 from navia.data.loader import batch_images
 from navia.errors import InputError, SpecError
 from navia.integrations.loggers import Callback, Callbacks
-from navia.methods.base import METHODS, Learned, Look, Method
-from navia.methods.losses import entropy
-from navia.methods.parameters import fingerprint, relative_move
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import entropy
+from navia.methods.parameters import fingerprint, relative_change
 from navia.models.base import ViT
+from navia.models.forward import ForwardOutput, TokenEdits
 from navia.models.load import load
-from navia.reduction import ReducerLike, parse
+from navia.reduction import Reducer, ReducerLike, parse
 
 if TYPE_CHECKING:
     from navia.export.parity import Parity
@@ -32,8 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What the last call saw. kept: images that the update used (0: none was made). guard: its verdict, None when all
-    is well. Times in seconds: until the answer was ready, and for the update after it."""
+    """What the last call did (`adapter.last`).
+
+    Attributes:
+        number: Steps since the start or the last reset.
+        images: Number of images of the batch.
+        entropy: Mean entropy of the predictions.
+        loss: Loss of the update.
+        discrepancy: Distance of the CLS statistics to the source.
+        kept: Number of images that the update used; 0: no update.
+        guard: Why the guard restored an earlier state; None if it did not.
+        note: What the method reports.
+        seconds_predict: Time until the prediction was ready.
+        seconds_update: Time of the update after it.
+    """
 
     number: int
     images: int
@@ -43,12 +56,26 @@ class Step:
     kept: int
     guard: str | None
     note: str | None
-    seconds_answer: float
+    seconds_predict: float
     seconds_update: float
 
 
 class Adapter:
-    """Predicts and adapts. The model it was made from is never changed; its frozen weights are shared."""
+    """Predicts and adapts. Made by `navia.adapt`; the source model is never changed, its frozen weights are shared.
+
+    Args:
+        vit: The source model.
+        method: The method, on a private copy of the model.
+        guard: Watches for collapse; None for no guard.
+        callbacks: Called at every step.
+
+    Example:
+        >>> adapter = navia.adapt("embedded", method="tent")
+        >>> adapter(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+        >>> adapter.last.kept
+        2
+    """
 
     def __init__(self, vit: ViT, method: Method, guard: Guard | None, callbacks: Iterable[Callback] = ()) -> None:
         self.source_vit = vit
@@ -58,71 +85,114 @@ class Adapter:
         self.steps = 0
         self.last: Step | None = None
         self._source_state = guard.source if guard else method.state()
-        self._state_id = object()  # replaced whenever the state changes: tells looks of the present state from older ones
+        self._state_id = object()  # replaced whenever the state changes, to detect predictions of older states
         self.callbacks.start(self)
 
+    def __repr__(self) -> str:
+        guard = "on" if self.guard else "off"
+        return (
+            f"Adapter(method={self.method_name!r}, reduce={str(self.reduce)!r}, model={self.source_vit.name!r}, "
+            f"trainable={self.trainable:,}, steps={self.steps}, guard={guard}, device={self.device})"
+        )
+
     def __call__(self, images: Any) -> Tensor:
-        """Predict, then adapt: logits [B, C] from before the update.
+        """Predict a batch, then adapt to it.
 
-        images: a tensor [B, C, H, W], or a batch of a loader: a tuple or list (images first), a dict (pixel_values, images
-        or image), or one of navia's own."""
-        _, look = self.answer(images)
-        self.update(look)
-        return look.logits
+        Args:
+            images: A tensor [B, C, H, W], or a batch of a loader: a tuple or list (images first), a dict (pixel_values,
+                images or image), or a batch of navia's own loader.
 
-    def answer(self, images: Any) -> tuple[Tensor, Look]:
-        """The first half of a call: logits now, and what `update` needs to learn from the batch afterwards."""
+        Returns:
+            Logits [B, C] from before the update.
+        """
+        prediction = self.forward_step(images)
+        self.update(prediction)
+        return prediction.logits
+
+    def forward_step(self, images: Any) -> Prediction:
+        """The first half of a call: predict a batch and keep what `update` needs.
+
+        Args:
+            images: As for a call.
+        """
         images = batch_images(images)
-        self.method.vit.check_images(images)
+        self.vit.check_images(images)
         start = time.perf_counter()
-        with torch.inference_mode(False), torch.enable_grad():  # callers may well be inside no_grad or inference_mode
-            look = self.method.look(images.clone() if images.is_inference() else images)
-        look.seconds = time.perf_counter() - start
-        look.state_id = self._state_id
-        return look.logits, look
+        with torch.inference_mode(False), torch.enable_grad():  # the caller may be inside no_grad or inference_mode
+            prediction = self.method.forward_step(images.clone() if images.is_inference() else images)
+        prediction.seconds = time.perf_counter() - start
+        prediction.state_id = self._state_id
+        return prediction
 
-    def update(self, look: Look) -> Step:
-        """The second half: adapt to a batch that has been answered, under the guard. It must be the batch answered last:
-        a look from before another update, a reset or a load is refused."""
-        if look.state_id is not self._state_id:
+    def update(self, prediction: Prediction) -> Step:
+        """The second half of a call: adapt to the batch that was predicted last, under the guard.
+
+        Args:
+            prediction: What `forward_step` returned.
+
+        Raises:
+            InputError: The state has changed since the prediction (an update, reset or load).
+        """
+        if prediction.state_id is not self._state_id:
             raise InputError(
-                "this look is out of date: the adapter changed after `answer` made it (an update, reset or load), or another"
-                " adapter made it; call update(look) once, before the next answer"
+                "this prediction is out of date: the adapter changed after forward_step (an update, reset or load), or"
+                " another adapter made it; call update(prediction) once, before the next forward_step"
             )
         self._state_id = object()
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
-            learned = self.method.learn(look)
-            verdict = self.guard.watch(self.method, look, learned) if self.guard else None
+            result = self.method.update(prediction)
+            verdict = self.guard.watch(self.method, prediction, result) if self.guard else None
         self.steps += 1
-        if verdict and not bool(torch.isfinite(look.logits).all()):
-            look.logits = self.method.predict(look.images)  # answers from a broken state are worth nothing
-        self.last = self._report(look, learned, verdict, time.perf_counter() - start)
+        if verdict and not bool(torch.isfinite(prediction.logits).all()):
+            prediction.logits = self.method.predict(prediction.images)  # predictions of a broken state are useless
+        self.last = self._step(prediction, result, verdict, time.perf_counter() - start)
         self.callbacks.step(self.last)
         return self.last
 
     def predict(self, images: Any) -> Tensor:
-        """Logits in the present state; nothing adapts. images: as for a call."""
+        """Logits [B, C] in the current state, without adapting.
+
+        Args:
+            images: As for a call.
+        """
         images = batch_images(images)
-        self.method.vit.check_images(images)
+        self.vit.check_images(images)
         return self.method.predict(images)
 
-    @torch.inference_mode(False)  # the optimiser cannot go on with tensors that were made in the caller's inference mode
+    @torch.inference_mode(False)  # the optimizer cannot use tensors made in the caller's inference mode
     def reset(self) -> None:
-        """Back to the source: parameters, optimiser, statistics and random numbers, to the bit."""
+        """Restore the source exactly: parameters, optimizer, statistics and random numbers."""
         self._state_id = object()
         self.method.load_state(self._source_state)
         self.steps, self.last = 0, None
         if self.guard:
             self.guard.clear()
 
+    # ---- files and state
+
     def save(self, path: str | Path, notes: Mapping[str, str] | None = None) -> None:
-        """Write what moved (safetensors with provenance). notes: kept in its metadata, and returned by `load`."""
-        save_delta(path, self.method, self.method.tensors_in(self._source_state), self._weights, self.steps, notes)
+        """Write the tensors that changed since the source to a safetensors file, with their provenance.
+
+        Args:
+            path: The file.
+            notes: More metadata, returned by `load`.
+        """
+        save_delta(path, self.method, self.method.state_tensors(self._source_state), self._weights, self.steps, notes)
 
     @torch.inference_mode(False)
     def load(self, path: str | Path) -> dict[str, str]:
-        """Start from a saved delta of the same model, method and reducer; the optimiser starts anew. Its metadata."""
+        """Start from a saved delta of the same model, method and reducer; the optimizer starts anew.
+
+        Args:
+            path: The file that `save` wrote.
+
+        Returns:
+            The file's metadata.
+
+        Raises:
+            DeltaError: The file is damaged or belongs to something else.
+        """
         tensors, metadata = read_delta(path)
         check_delta(tensors, metadata, self.method, self._weights)
         self.reset()
@@ -139,20 +209,19 @@ class Adapter:
         images: Tensor | None = None,
         force: bool = False,
     ) -> "Parity":
-        """Write what `predict` answers now as onnx, torch (torch.export) or checkpoint, and how near the file comes to it;
-        see `navia.export.export`."""
+        """Write the current predictions as onnx, torch (torch.export) or checkpoint; see `navia.export.export`."""
         from navia.export import export
 
         return export(self, path, format, tolerance=tolerance, images=images, force=force)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on with a stream exactly where it was left."""
+        """Everything that is needed to resume a stream exactly."""
         guard = copy.deepcopy(self.guard.state()) if self.guard else None
         return {"method": self.method.state(), "guard": guard, "steps": self.steps}
 
     @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; a guard that was not there then begins anew."""
+        """Resume from `state_dict`; a guard that was not saved starts anew."""
         self._state_id = object()
         self.method.load_state(state["method"])
         if self.guard:
@@ -160,40 +229,126 @@ class Adapter:
             self.guard.load_state(copy.deepcopy(state["guard"] or {}))
         self.steps = state["steps"]
 
+    @torch.inference_mode(False)
+    def to(self, device: str | torch.device) -> Self:
+        """Move the adapter with its state to another device, in place. The source model moves with it.
+
+        Args:
+            device: As for `torch.nn.Module.to`.
+
+        Returns:
+            The adapter itself.
+        """
+        target = torch.device(device)
+        state, last, old = self.state_dict(), self.last, self.method
+        self.source_vit.to(target)
+        source = None if old.source is None else old.source.to(target)
+        classes = None if old.classes is None else old.classes.to(target)
+        distributed = Distributed(old.distributed.enabled, target)
+        self.method = type(old)(self.source_vit, old.reduce, old.options, source, classes, distributed, old.seed)
+        self.method.on_block = old.on_block
+        if self.guard:
+            self.guard = Guard(self.method, self.guard.options)
+        self._source_state = self.guard.source if self.guard else self.method.state()
+        self.load_state_dict(state)
+        self.last = last
+        return self
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that change predictions, by name; not copied."""
+        return self.method.tensors()
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load tensors by the names of `tensors()`; the optimizer keeps its state."""
+        self._state_id = object()
+        self.method.load_tensors(tensors)
+
+    def clear_gradients(self) -> None:
+        """Drop gradients of an update that was interrupted."""
+        if self.method.optimizer is not None:
+            self.method.optimizer.zero_grad(set_to_none=True)
+
+    def set_on_block(self, on_block: Callable[[], None] | None) -> None:
+        """Call `on_block` twice in every block, forward and backward, so that an update can pause there."""
+        self.method.on_block = on_block
+
+    # ---- properties
+
+    @property
+    def method_name(self) -> str:
+        return self.method.name
+
+    @property
+    def reduce(self) -> Reducer:
+        return self.method.reduce
+
+    @property
+    def options(self) -> Any:
+        """The method's options."""
+        return self.method.options
+
+    @property
+    def classes(self) -> Tensor | None:
+        """Class indices that are predicted; None for all."""
+        return self.method.classes
+
+    @property
+    def vit(self) -> ViT:
+        """The private copy of the model that the method tunes."""
+        return self.method.vit
+
+    @property
+    def device(self) -> torch.device:
+        return self.method.vit.device
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether one stream runs over several processes."""
+        return self.method.distributed.enabled
+
+    @property
+    def model(self) -> nn.Module:
+        """The library's module (timm, transformers, torchvision) with the weights that predict now; they change with every
+        step. What a method adds to the forward (CLS shift and biases, prompts, activation shift) and the reducer are not
+        part of it; `predict` has them."""
+        return self.method.prediction_vit.model
+
+    @property
+    def drift(self) -> float:
+        """Relative change of the model's own tuned parameters since the source."""
+        return relative_change(self.method.parameters, self._source_state["parameters"], self.vit)
+
+    @property
+    def trainable(self) -> int:
+        """Number of tuned values."""
+        return sum(p.numel() for p in self.method.parameters.values())
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> ForwardOutput:
+        """Forward of the model that predicts, with the CLS features of all layers. images: a checked batch."""
+        return self.method.forward(images, features=True, vit=self.method.prediction_vit)
+
+    def token_edits(self) -> TokenEdits:
+        """What the method adds to the tokens now."""
+        return self.method.token_edits()
+
     @functools.cached_property
     def _weights(self) -> str:
         return fingerprint(self.source_vit)
 
-    @property
-    def model(self) -> nn.Module:
-        """The library's own module (timm, transformers, torchvision) with the weights that answer now: a live view, which
-        moves with every step. What a method adds beside the weights (NAVIA's shift of the CLS embedding and CLS biases,
-        FOA's prompts, activation shifts) and the reducer are no part of it; `predict` has them."""
-        return self.method.answering.model
-
-    @property
-    def drift(self) -> float:
-        """How far the model's own tuned parameters moved from the source, relative to their size."""
-        return relative_move(self.method.parameters, self._source_state["parameters"], self.method.vit)
-
-    @property
-    def trainable(self) -> int:
-        """How many numbers the method tunes."""
-        return sum(p.numel() for p in self.method.parameters.values())
-
-    def _report(self, look: Look, learned: Learned, verdict: str | None, seconds: float) -> Step:
+    def _step(self, prediction: Prediction, result: UpdateResult, verdict: str | None, seconds: float) -> Step:
         with torch.no_grad():
-            mean_entropy = entropy(look.logits.float()).mean().item()
+            mean_entropy = entropy(prediction.logits.float()).mean().item()
         return Step(
             number=self.steps,
-            images=len(look.images),
+            images=len(prediction.images),
             entropy=mean_entropy,
-            loss=learned.loss,
-            discrepancy=learned.discrepancy,
-            kept=learned.kept,
+            loss=result.loss,
+            discrepancy=result.discrepancy,
+            kept=result.kept,
             guard=verdict,
-            note=learned.note,
-            seconds_answer=look.seconds,
+            note=result.note,
+            seconds_predict=prediction.seconds,
             seconds_update=seconds,
         )
 
@@ -211,15 +366,34 @@ def adapt(
     callbacks: Iterable[Callback] = (),
     **options: Any,
 ) -> Adapter:
-    """An adapter of `model` (a navia ViT, a name, or a library's module).
+    """Make an adapter: a model that predicts and adapts to its stream.
 
-    method: one of `navia.list_methods()`; its options as keyword arguments. reduce: 'tome:8', 'evit:8', 'tofu:8', ...
-    source: statistics of clean images, or the file they were saved to; align, navia, foa and foa_bp need them, none with
-    shift=True too, and eata with fisher=True (unless its option fisher is 0).
-    classes: columns to answer with (ImageNet-R: its 200 classes). guard: watch for collapse and go back if need be.
-    distributed: one stream over the processes of torch.distributed, each with its share of the batch.
-    seed: of the method's own random numbers (CoTTA's views and restored weights, DeYO's shuffles, FOA's candidates).
-    callbacks: told about every step, see `navia.integrations.loggers`; one that fails is logged and never costs an answer.
+    Args:
+        model: A `ViT` from `navia.load`, a name that `navia.load` takes, or a library's module.
+        method: One of `navia.list_methods()`.
+        reduce: Token reducer: "tome:8", "evit:8", "tofu:8"; None for no reduction.
+        source: Statistics of clean images, or the file they were saved to. align, navia, foa and foa_bp need them; none
+            with shift=True too, and eata with fisher=True (unless its option fisher is 0).
+        classes: Class indices to predict (ImageNet-R: its 200 classes); None for all.
+        guard: Watch for collapse and restore an earlier state; a `GuardOptions` sets its thresholds.
+        distributed: One stream over the processes of torch.distributed, each with its share of the batch.
+        seed: Seed of the method's random numbers (CoTTA's views and restored weights, DeYO's shuffles, FOA's candidates).
+        callbacks: Called at every step, see `navia.Callback`. A callback that fails is logged and never costs a prediction.
+        **options: Options of the method, see `navia methods`.
+
+    Returns:
+        The adapter. Call it with batches; `adapter.predict` does not adapt.
+
+    Raises:
+        SpecError: Unknown method, reducer or option.
+        SourceError: Source statistics are missing or belong to another model or reducer.
+
+    Example:
+        >>> vit = navia.load("embedded")
+        >>> source = navia.SourceStatistics.measure(vit, "embedded", reduce="tome:8")
+        >>> adapter = navia.adapt(vit, method="navia", reduce="tome:8", source=source)
+        >>> adapter
+        Adapter(method='navia', reduce='tome:8', model='embedded', trainable=3,648, steps=0, guard=on, device=cpu)
     """
     vit = model if isinstance(model, ViT) else load(model)
     kind = METHODS.get(method)
@@ -232,10 +406,10 @@ def adapt(
     made = kind(
         vit,
         reducer,
-        kind.Options.of(method, options),
+        kind.Options.from_kwargs(method, options),
         source,
-        vit.class_mask(classes),
-        World(distributed, vit.cls_token.device),
+        vit.class_indices(classes),
+        Distributed(distributed, vit.device),
         seed,
     )
     watcher = Guard(made, guard if isinstance(guard, GuardOptions) else None) if guard else None

@@ -1,4 +1,4 @@
-"""Saving and loading only what adaptation moved, with where it belongs."""
+"""Delta files: only the tensors that adaptation changed, with the model, method and reducer they belong to."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def save_delta(
     notes: Mapping[str, str] | None = None,
 ) -> None:
     """Write the tensors that differ from the source state. notes: metadata that goes with them."""
-    moved = {
+    changed = {
         name: value for name, value in method.tensors().items() if name not in source or not torch.equal(value, source[name])
     }
     metadata = {
@@ -40,11 +40,11 @@ def save_delta(
         "model": method.vit.name,
         "method": method.name,
         "reduce": str(method.reduce),
-        "classes": json.dumps(_numbers(method)),
+        "classes": json.dumps(_class_list(method)),
         "steps": str(steps),
         "options": json.dumps(vars(method.options), default=str),
     }
-    tensorfile.write(path, _KIND, moved, {**(notes or {}), **metadata})
+    tensorfile.write(path, _KIND, changed, {**(notes or {}), **metadata})
 
 
 def read_delta(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -52,8 +52,8 @@ def read_delta(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def classes_of(metadata: Mapping[str, str], unknown: list[int] | None = None) -> list[int] | None:
-    """The classes that a delta answers with, None for all of the model; `unknown` where it does not say, being older."""
-    classes: list[int] | None = _written(metadata, "classes", unknown, list | None)
+    """The classes that a delta predicts, None for all; `unknown` if its file, written by an older version, does not say."""
+    classes: list[int] | None = _json(metadata, "classes", unknown, list | None)
     if not all(isinstance(number, int) for number in classes or ()):
         raise BrokenDeltaError("delta has unreadable classes")
     return classes
@@ -65,14 +65,16 @@ def check_delta(tensors: dict[str, Tensor], metadata: dict[str, str], method: Me
         if metadata.get(what) != own:
             shown = (metadata.get("model"), method.vit.name) if what == "weights" else (metadata.get(what), own)
             raise DeltaError(f"delta belongs to another {what}: {shown[0]}, not {shown[1]}")
-    options = _written(metadata, "options", {}, dict)
-    for name in method.answers_by:
+    options = _json(metadata, "options", {}, dict)
+    for name in method.output_options:
         mine = getattr(method.options, name)
         if options.get(name, mine) != mine:
             raise DeltaError(f"delta belongs to another {name}: {options[name]}, not {mine}")
-    classes = _numbers(method)
+    classes = _class_list(method)
     if classes_of(metadata, classes) != classes:
-        raise DeltaError(f"delta belongs to other classes: {told(classes_of(metadata))}, not {told(classes)}")
+        raise DeltaError(
+            f"delta belongs to other classes: {describe_classes(classes_of(metadata))}, not {describe_classes(classes)}"
+        )
     if not metadata.get("steps", "0").isdecimal():
         raise BrokenDeltaError(f"delta says that it took {metadata['steps']!r} steps")
     shapes = _shapes(method)
@@ -83,19 +85,19 @@ def check_delta(tensors: dict[str, Tensor], metadata: dict[str, str], method: Me
             raise BrokenDeltaError(f"delta holds NaN or infinite values in {name}")
 
 
-def told(classes: list[int] | None) -> str:
-    """The classes of a mask in a message: the first few stand for many."""
+def describe_classes(classes: list[int] | None) -> str:
+    """Class indices for a message, shortened."""
     if classes is None:
         return "all of the model"
     return ", ".join(map(str, classes[:5])) + (f", ... ({len(classes)} in all)" if len(classes) > 5 else "")
 
 
-def _numbers(method: Method) -> list[int] | None:
+def _class_list(method: Method) -> list[int] | None:
     return None if method.classes is None else method.classes.tolist()
 
 
-def _written(metadata: Mapping[str, str], what: str, unknown: Any, kind: Any) -> Any:
-    """A JSON value of the metadata, which anybody may have written."""
+def _json(metadata: Mapping[str, str], what: str, unknown: Any, kind: Any) -> Any:
+    """A JSON value of the metadata, checked: the file may come from anywhere."""
     if what not in metadata:
         return unknown
     try:
@@ -108,9 +110,9 @@ def _written(metadata: Mapping[str, str], what: str, unknown: Any, kind: Any) ->
 
 
 def _shapes(method: Method) -> dict[str, tuple[int | None, ...]]:
-    """Of the tensors that the method itself has or comes to have; None: of any length."""
+    """Shapes of the tensors that the method has or will have; None: any length."""
     present = {name: tuple(value.shape) for name, value in method.tensors().items()}
-    return present | {f"memory.{name}": shape for name, shape in method.remembers().items()}
+    return present | {f"memory.{name}": shape for name, shape in method.memory_shapes().items()}
 
 
 def _fits(value: Tensor, shape: tuple[int | None, ...] | None) -> bool:

@@ -1,4 +1,4 @@
-"""Label-free choice of NAVIA's settings: the lowest Eq. 7 on the first images of the target (section 4 of the paper)."""
+"""`navia.choose`: options without labels, by the lowest loss (Eq. 7) on the first target images (section 4 of the paper)."""
 
 import itertools
 import math
@@ -24,7 +24,15 @@ GRID: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """options: to pass to `adapt`. table: every setting with its score. images, steps, seconds: what the choice cost."""
+    """Result of `navia.choose`.
+
+    Attributes:
+        options: Options to pass to `navia.adapt`.
+        table: Every setting with its score.
+        images: Number of images used.
+        steps: Number of adaptation steps.
+        seconds: Time it took.
+    """
 
     options: dict[str, Any]
     table: tuple[tuple[dict[str, Any], float], ...]
@@ -42,25 +50,46 @@ def choose(
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
     batches: int = 8,
-    batch: int = 64,
+    batch_size: int = 64,
     classes: Sequence[int] | Tensor | None = None,
     progress: Callable[[int, int], None] | None = None,
     **fixed: Any,
 ) -> Choice:
-    """Try every setting of `grid` on the first `batches` batches of unlabelled target images.
+    """Choose options without labels: try every setting of `grid` on the first batches of the target.
 
-    Each runs from the source with updates; its score is the mean loss before the update over the last half of the
-    batches. The paper names the criterion but not the number of images; 8 batches of 64 is ours.
-    grid: values to try of each option, the paper's by default. fixed: options that all settings share.
-    classes: columns to answer with, as for `adapt` (ImageNet-R: its 200 classes).
-    progress: called after each setting with how many are done, and how many there are.
+    Each setting adapts from the source; its score is the mean loss before the update over the last half of the batches. The
+    paper names the criterion but not the number of images; 8 batches of 64 are ours.
+
+    Args:
+        vit: The model.
+        images: Unlabelled target images, as for `SourceStatistics.measure`.
+        source: Source statistics.
+        method: A method with a loss.
+        reduce: Token reducer.
+        grid: Values to try for each option; the paper's by default.
+        batches: Number of batches.
+        batch_size: Images per batch.
+        classes: Class indices, as for `navia.adapt`.
+        progress: Called after each setting with the number done and the number of all.
+        **fixed: Options that all settings share.
+
+    Returns:
+        The best options, and the score of every setting.
+
+    Example:
+        >>> vit = navia.load("embedded")
+        >>> source = navia.SourceStatistics.measure(vit, "embedded", reduce="tome:8")
+        >>> images = torch.rand(64, 1, 28, 28)
+        >>> choice = navia.choose(vit, images, source, reduce="tome:8", grid={"lr": [1e-3, 5e-3]}, batches=2, batch_size=32)
+        >>> sorted(choice.options)
+        ['lr']
     """
     settings = grid or _grid_for(vit)
     if batches < 2:
-        raise InputError("a choice needs at least 2 batches")
-    stream = list(image_batches(vit, images, batch, batches * batch))
+        raise InputError("choosing needs at least 2 batches")
+    stream = list(image_batches(vit, images, batch_size, batches * batch_size))
     if len(stream) < 2:
-        raise InputError(f"a choice needs at least 2 batches of target images, got {len(stream)}")
+        raise InputError(f"choosing needs at least 2 batches of target images, got {len(stream)}")
     start = time.perf_counter()
     names = list(settings)
     combinations = [dict(zip(names, values, strict=True)) for values in itertools.product(*settings.values())]

@@ -1,4 +1,4 @@
-"""What a method needs to know of the source domain: CLS statistics of a few clean, unlabelled images, and EATA's Fisher."""
+"""Source statistics: mean and std of the CLS features of a few clean, unlabelled images, and EATA's Fisher information."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,11 +16,11 @@ from navia.data.domain import Domain
 from navia.data.folder import scan, stream_order
 from navia.data.loader import batch_images
 from navia.data.open import open_source
-from navia.errors import InputError, NaviaError
-from navia.methods.moments import StreamMoments
+from navia.errors import InputError, SourceError
+from navia.methods.features import StreamMoments
 from navia.methods.parameters import fingerprint, norm_parameters, private_copy
 from navia.models.base import ViT
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.reduction import Reducer, ReducerLike, parse
 
 _KIND = "source statistics"
@@ -28,13 +28,9 @@ _KIND = "source statistics"
 Images = Tensor | str | Path | Iterable[Any]
 
 
-class SourceError(NaviaError):
-    """Source statistics that are missing, broken, or of another model or reducer."""
-
-
 @dataclass(frozen=True)
 class Provenance:
-    """What the statistics were measured with; they are refused for anything else."""
+    """What the statistics were measured with; they are refused for any other model, reducer or preprocessing."""
 
     model: str
     weights: str
@@ -48,7 +44,19 @@ class Provenance:
 
 @dataclass(frozen=True)
 class SourceStatistics:
-    """mean, std [L, D] of the CLS features over the source images; fisher: EATA's importance of each norm parameter."""
+    """CLS statistics of the source images, which alignment methods need.
+
+    Attributes:
+        mean: Mean of the CLS features of every layer [L, D].
+        std: Their unbiased standard deviation [L, D].
+        provenance: What they were measured with.
+        fisher: EATA's importance of each LayerNorm parameter, by name.
+
+    Example:
+        >>> vit = navia.load("embedded")
+        >>> navia.SourceStatistics.measure(vit, "embedded", reduce="tome:8")
+        SourceStatistics(model='embedded', reduce='tome:8', images=64, layers=12, dim=64, fisher=False)
+    """
 
     mean: Tensor
     std: Tensor
@@ -65,31 +73,38 @@ class SourceStatistics:
         fisher: bool = False,
         classes: Any = None,
         limit: int | None = None,
-        batch: int = 64,
+        batch_size: int = 64,
     ) -> "SourceStatistics":
-        """Measure on clean, unlabelled images: a tensor [N, C, H, W], a loader, or a folder of pictures (or what else
-        `navia run --source` takes: "embedded", "datasets:NAME").
+        """Measure statistics on clean, unlabelled images in one pass.
 
-        A loader's batches are tensors, tuples or lists (images first), dicts (pixel_values, images or image), or those of
-        `navia.data.loader.Loader`.
-        fisher: also measure what EATA needs (2,000 images are usual). limit: use at most so many images; if not given, all
-        of a tensor or loader, and 64 of a folder, see `open_source` for which. One pass; features are not kept.
+        Args:
+            vit: The model.
+            images: A tensor [N, C, H, W]; a loader of tensors, tuples or lists (images first) or dicts (pixel_values, images
+                or image); a folder of images, "embedded" or "datasets:NAME".
+            reduce: The reducer that adaptation will use.
+            fisher: Also measure the Fisher information that EATA needs (2,000 images are usual).
+            classes: Class indices, as for `navia.adapt`.
+            limit: Largest number of images; by default all of a tensor or loader, and 64 of a folder.
+            batch_size: Images per forward.
+
+        Raises:
+            InputError: Fewer than two images, or images that do not fit the model.
         """
         reducer = parse(reduce)
-        mask = vit.class_mask(classes)
+        indices = vit.class_indices(classes)
         moments, rounds = StreamMoments(), 0
         importance: dict[str, Tensor] = {}
         model = private_copy(vit, norm_parameters(vit) if fisher else [])
         if isinstance(images, str | Path):
-            images = _drawn(vit, images, batch, SOURCE_IMAGES if limit is None else limit)
-        for chunk in image_batches(vit, images, batch, limit):
+            images = _sampled(vit, images, batch_size, SOURCE_IMAGES if limit is None else limit)
+        for chunk in image_batches(vit, images, batch_size, limit):
             with torch.set_grad_enabled(fisher):
-                outcome = run(model, chunk, reducer, classes=mask, features=True)
-            assert outcome.features is not None
-            moments.add(outcome.features.detach())
+                output = forward(model, chunk, reducer, classes=indices, features=True)
+            assert output.features is not None
+            moments.add(output.features.detach())
             if fisher:
                 rounds += 1
-                _add_squared_gradients(importance, model, outcome.logits)
+                _add_squared_gradients(importance, model, output.logits)
         if moments.count < 2:
             raise InputError(f"source statistics need at least 2 images (64 are usual), got {moments.count}")
         mean, std = moments.result()
@@ -99,15 +114,22 @@ class SourceStatistics:
         )
         return cls(mean, std, origin, {name: value / rounds for name, value in importance.items()})
 
+    def __repr__(self) -> str:
+        found, (layers, dim) = self.provenance, self.mean.shape
+        return (
+            f"SourceStatistics(model={found.model!r}, reduce={found.reduce!r}, images={found.count}, layers={layers},"
+            f" dim={dim}, fisher={bool(self.fisher)})"
+        )
+
     def check(self, vit: ViT, reducer: Reducer) -> None:
         """Raise SourceError unless these statistics belong to this model, reducer and preprocessing."""
-        own, pre = self.provenance, vit.preprocessing
-        if own.reduce != str(reducer):
-            raise SourceError(f"source statistics are of reducer {own.reduce}, not {reducer}: measure them again")
-        if (own.size, own.mean, own.std) != (tuple(pre.size), tuple(pre.mean), tuple(pre.std)):
+        found, pre = self.provenance, vit.preprocessing
+        if found.reduce != str(reducer):
+            raise SourceError(f"source statistics are of reducer {found.reduce}, not {reducer}: measure them again")
+        if (found.size, found.mean, found.std) != (tuple(pre.size), tuple(pre.mean), tuple(pre.std)):
             raise SourceError("source statistics were measured under another preprocessing: measure them again")
-        if self.mean.shape != (vit.depth, vit.dim) or own.weights != fingerprint(vit):
-            raise SourceError(f"source statistics are of {own.model} with other weights than {vit.name}'s")
+        if self.mean.shape != (vit.depth, vit.embed_dim) or found.weights != fingerprint(vit):
+            raise SourceError(f"source statistics are of {found.model} with other weights than {vit.name}'s")
 
     def to(self, device: torch.device) -> "SourceStatistics":
         """The same on another device."""
@@ -129,23 +151,23 @@ class SourceStatistics:
         return cls(tensors["mean"], tensors["std"], Provenance(**raw), fisher)
 
 
-def _drawn(vit: ViT, where: str | Path, batch: int, count: int) -> Iterator[Tensor]:
+def _sampled(vit: ViT, where: str | Path, batch_size: int, count: int) -> Iterator[Tensor]:
     source = open_source(where, count, fewer=True)
-    for start in range(0, len(source.collection), batch):
-        yield source.tensors(range(start, min(start + batch, len(source.collection))), vit.preprocessing)
+    for start in range(0, len(source.collection), batch_size):
+        yield source.tensors(range(start, min(start + batch_size, len(source.collection))), vit.preprocessing)
 
 
-def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> Iterator[Tensor]:
+def image_batches(vit: ViT, images: Images, batch_size: int, limit: int | None) -> Iterator[Tensor]:
     """Checked batches on the model's device, of a tensor, a loader (labels are ignored) or a folder."""
-    if batch < 1 or (limit is not None and limit < 1):
-        raise InputError("batch and limit must be at least 1")
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise InputError("batch_size and limit must be at least 1")
     if isinstance(images, str | Path):
         folder = scan(images)
         pictures, order = Domain("stream", folder), stream_order(folder)[:limit]  # the first ones alone may be of one class
-        parts = (order[i : i + batch] for i in range(0, len(order), batch))
+        parts = (order[i : i + batch_size] for i in range(0, len(order), batch_size))
         source: Iterable[Any] = (pictures.tensors(part, vit.preprocessing) for part in parts)
     elif isinstance(images, Tensor):
-        source = images.split(batch) if images.dim() == 4 else [images]
+        source = images.split(batch_size) if images.dim() == 4 else [images]
     else:
         source = images
     seen = 0
@@ -153,7 +175,7 @@ def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> It
         chunk = batch_images(item)
         if limit is not None and isinstance(chunk, Tensor):
             chunk = chunk[: limit - seen]
-        chunk = chunk.to(vit.cls_token.device) if isinstance(chunk, Tensor) else chunk
+        chunk = chunk.to(vit.device) if isinstance(chunk, Tensor) else chunk
         vit.check_images(chunk)
         seen += len(chunk)
         yield chunk

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from navia import __version__
 from navia.adaptation.adapter import Adapter, adapt
-from navia.adaptation.statistics import SourceError, SourceStatistics
+from navia.adaptation.statistics import SourceStatistics
 from navia.bench.inputs import Inputs, checkpoint_digest, model_digest, names_and_sizes
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
@@ -28,7 +28,7 @@ from navia.data.folder import Folder, scan
 from navia.data.loader import Loader
 from navia.data.open import SHIFTED, Opened, leave_out_source, open_domains, open_source, shifted_itself
 from navia.data.streams import Stream, make_stream
-from navia.errors import InputError
+from navia.errors import InputError, SourceError
 from navia.evaluation.cost import cost
 from navia.evaluation.latency import peak_memory
 from navia.evaluation.metrics import ece, nll, top_k, wilson
@@ -149,7 +149,7 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, An
     else:
         stream_of_answers = run(adapter, loader)
     answers: list[Answered] = []
-    peak_mib = peak_memory(lambda: answers.extend(map(_without_images, stream_of_answers)), vit.cls_token.device)
+    peak_mib = peak_memory(lambda: answers.extend(map(_without_images, stream_of_answers)), vit.device)
     trace = _trace(answers) | {"scored": _scored(answers, loader)}
     if pictures is not None:
         trace["tsne"] = look(adapter, pictures, cell.batch, workers)
@@ -311,7 +311,7 @@ def _costs(vit: ViT, cell: Cell, answers: Sequence[Answered]) -> dict[str, Any]:
 def _pace(answers: Sequence[Answered]) -> float:
     """Milliseconds per image of a whole step; batches that a clock let pass without an update are none."""
     steps = [a.step for a in answers if a.step.seconds_update] or [a.step for a in answers]
-    return 1000 * statistics.median((step.seconds_answer + step.seconds_update) / step.images for step in steps)
+    return 1000 * statistics.median((step.seconds_predict + step.seconds_update) / step.images for step in steps)
 
 
 def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
@@ -366,5 +366,5 @@ def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: S
         "source": source and {"images": source.provenance.count, "reduce": source.provenance.reduce},
         "versions": {"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "threads": torch.get_num_threads(),
-        "device": vit.cls_token.device.type,
+        "device": vit.device.type,
     }

@@ -110,7 +110,7 @@ def _answer(row: Row, adapter: Adapter, domain: str, batches: Sequence[Batch], o
     for answered in run(adapter, batches):
         answers.append(answered.logits.argmax(dim=1))
         right.append(answers[-1] == answered.batch.labels)
-        row.seconds += answered.step.seconds_answer + answered.step.seconds_update
+        row.seconds += answered.step.seconds_predict + answered.step.seconds_update
         row.images += len(answers[-1])
         if answered.step.guard:
             row.guard.append(f"{domain}, batch {answered.batch.number}: {answered.step.guard}")

@@ -55,7 +55,7 @@ def answer_together(adapter: Adapter, batch: Batch) -> Answered:
     if 0 in _from_all(len(batch.images)):
         whole = replace(batch, images=torch.cat(_from_all(batch.images)))
         return answer_only(adapter, whole, "a process without an image")
-    share = adapter(batch.images.to(adapter.source_vit.cls_token.device)).detach().cpu()
+    share = adapter(batch.images.to(adapter.source_vit.device)).detach().cpu()
     assert adapter.last is not None
     return Answered(batch, torch.cat(_from_all(share)), adapter.last)
 

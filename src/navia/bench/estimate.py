@@ -13,7 +13,7 @@ LIKENESS = (("model", "method", "reduce"), ("model", "method"), ("model",), ())
 
 def work(cell: Cell, images: float = 1) -> float:
     """Dense forwards of single images that a cell is worth, roughly; images: of a domain whose number nobody has given."""
-    return METHODS.get(cell.method).effort * (cell.images or images) * len(cell.domains)
+    return METHODS.get(cell.method).relative_cost * (cell.images or images) * len(cell.domains)
 
 
 def longest_first(wanted: Sequence[Cell]) -> list[Cell]:
@@ -51,7 +51,7 @@ class Pace:
             group = self._groups.setdefault(tuple(kind[name] for name in names), _Alike())
             group.rows += 1
             group.images += images / domains
-            group.work += METHODS.get(method).effort * images
+            group.work += METHODS.get(method).relative_cost * images
             group.seconds += seconds
 
     def seconds(self, cell: Cell, given: int, open_ended: int) -> float | None:
@@ -61,7 +61,7 @@ class Pace:
             group = self._groups.get(tuple(getattr(cell, name) for name in names))
             if group is not None:
                 images = given + open_ended * group.images / group.rows
-                return METHODS.get(cell.method).effort * images * group.seconds / group.work
+                return METHODS.get(cell.method).relative_cost * images * group.seconds / group.work
         return None
 
 

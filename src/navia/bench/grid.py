@@ -178,7 +178,7 @@ def _order_free(method: str, data: DataSpec, adapt_for: int | None) -> bool:
 def _pairs(run: RunSpec) -> Iterator[tuple[str, str]]:
     for method in run.method:
         kind = METHODS.get(method)
-        kind.Options.of(method, run.options)
+        kind.Options.from_kwargs(method, run.options)
         for reduce in run.reduce:
             yield method, str(parse(reduce))
 

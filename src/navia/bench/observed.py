@@ -12,8 +12,8 @@ from torch import Tensor
 from navia.adaptation.adapter import Adapter
 from navia.bench.run import Answered
 from navia.data.loader import Batch
-from navia.methods.losses import effective_classes
-from navia.models.forward import run
+from navia.methods.features import effective_classes
+from navia.models.forward import forward
 
 FEW = 3  # batches that the first and the last discrepancy are means of
 
@@ -103,6 +103,6 @@ def source_model(adapter: Adapter, total: int | None, count: int) -> Callable[[B
         if number not in chosen and not (total is None and count and number & (number + 1) == 0):
             return None
         vit = adapter.source_vit
-        return run(vit, batch.images.to(vit.cls_token.device), classes=adapter.method.classes).logits.float().cpu()
+        return forward(vit, batch.images.to(vit.device), classes=adapter.method.classes).logits.float().cpu()
 
     return predict

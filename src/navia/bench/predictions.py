@@ -32,7 +32,7 @@ from navia.errors import InputError
 from navia.evaluation.metrics import calibration_error, wilson
 from navia.interrupts import interrupts_held_back
 from navia.io import exclusive, to_bytes, written_whole
-from navia.methods.losses import entropy
+from navia.methods.features import entropy
 from navia.methods.parameters import fingerprint
 from navia.models.base import ViT
 
@@ -166,7 +166,7 @@ class Predictions:
         self._write("".join(_csv_line([row[name] for name in self.columns]) for row in rows))
         self.progress.finished = False  # a watched folder that had been answered has got more pictures
         self.progress.batches = batch.number + 1
-        self.progress.seconds += step.seconds_answer + step.seconds_update
+        self.progress.seconds += step.seconds_predict + step.seconds_update
         self.progress.observed.add(answered)
         if step.guard:
             self.progress.guard.append(f"batch {batch.number}: {step.guard}")

@@ -20,7 +20,7 @@ from navia.models.base import ViT
 def step_ratio(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> float:
     """Time of the adapter's whole step on a batch of the stream over the dense, un-adapted forward's: interleaved, medians,
     at least 1. A copy of the adapter is timed; the adapter itself stays as it is."""
-    images = images.to(vit.cls_token.device)
+    images = images.to(vit.device)
     timed, plain = copy.deepcopy(adapter), adapt(vit, "none")
     seconds: dict[int, list[float]] = {0: [], 1: []}
     for number in range(rounds + 1):

@@ -9,7 +9,7 @@ from torch import Tensor
 from navia.adaptation.adapter import Adapter, Step
 from navia.data.loader import Batch, Loader
 from navia.errors import SpecError
-from navia.methods.losses import entropy
+from navia.methods.features import entropy
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def answer(adapter: Adapter, batch: Batch) -> Answered:
     """Answer a batch and adapt to it; from the source where the stream says so."""
     if batch.reset:
         adapter.reset()
-    logits = adapter(batch.images.to(adapter.source_vit.cls_token.device))
+    logits = adapter(batch.images.to(adapter.source_vit.device))
     assert adapter.last is not None
     return Answered(batch, logits.detach().cpu(), adapter.last)
 
@@ -43,7 +43,7 @@ def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[A
     held_out = held_out_from(len(loader))
     if not 0 < count <= held_out:
         raise SpecError(f"{count} batches to adapt to, but only {held_out} come before the last third of the stream")
-    device = adapter.source_vit.cls_token.device
+    device = adapter.source_vit.device
     for number, batch in enumerate(loader):
         if number < count:
             adapter(batch.images.to(device))
@@ -59,7 +59,7 @@ def held_out_from(batches: int) -> int:
 def answer_only(adapter: Adapter, batch: Batch, note: str) -> Answered:
     """Answer a batch without adapting to it; the step says why."""
     start = time.perf_counter()
-    logits = adapter.predict(batch.images.to(adapter.source_vit.cls_token.device)).detach()
+    logits = adapter.predict(batch.images.to(adapter.source_vit.device)).detach()
     took = time.perf_counter() - start
     step = Step(
         number=adapter.steps,
@@ -70,7 +70,7 @@ def answer_only(adapter: Adapter, batch: Batch, note: str) -> Answered:
         kept=0,
         guard=None,
         note=note,
-        seconds_answer=took,
+        seconds_predict=took,
         seconds_update=0.0,
     )
     return Answered(batch, logits.cpu(), step)

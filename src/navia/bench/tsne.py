@@ -107,7 +107,7 @@ def _few(kind: str, things: Sequence[object]) -> str:
 
 def look(adapter: Adapter, what: Shown, batch: int, workers: int = 0) -> dict[str, Any]:
     """For the trace: per block the points, and in the space of the features the accuracy of the neighbours."""
-    device, seen = adapter.source_vit.cls_token.device, []
+    device, seen = adapter.source_vit.device, []
     for part in Loader(what.stream, adapter.source_vit.preprocessing, batch, workers):
         features = answering_walk(adapter.method, part.images.to(device)).features
         assert features is not None

@@ -57,7 +57,7 @@ def cost(
         print_json([row.as_dict() for row in rows])
         return
     dense = count(vit, "none", **counted).gmacs
-    measured = f"; time and memory on {vit.cls_token.device}" if measure else ""
+    measured = f"; time and memory on {vit.device}" if measure else ""
     title = Text(f"{vit.name}: {rows[0].parameters / 1e6:.1f} M parameters, per image{measured}")
     table = Table(title=title, title_justify="left")
     for column in ("method", "reduce", "GMACs", "of dense", "paper", "tokens in", "out", "trainable"):

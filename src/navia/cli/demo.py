@@ -135,7 +135,7 @@ def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "
 
 def _opening(vit: "ViT", shifts: int, images: int, severity: int) -> Text:
     """The model's name may be that of a folder: no markup."""
-    tokens = vit.grid[0] * vit.grid[1] + vit.prefix
+    tokens = vit.grid[0] * vit.grid[1] + vit.num_prefix_tokens
     story = f"It knows clean pictures and meets {shifts} shifts of severity {severity}, {images} images each."
     return Text(f"{vit.name}: {vit.depth} blocks, {tokens} tokens. {story}")
 

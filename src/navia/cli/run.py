@@ -250,7 +250,7 @@ def _remaining(adapter: "Adapter", predictions: "Predictions", loader: "Loader")
     from navia.bench.distributed import agree
 
     done = predictions.progress.batches
-    loader.start = agree(adapter, done) if adapter.method.world.distributed else done
+    loader.start = agree(adapter, done) if adapter.method.distributed.enabled else done
     return loader
 
 
@@ -287,7 +287,7 @@ def _answer(
     from navia.bench.observed import source_model
     from navia.bench.run import Answered, answer
 
-    together = adapter.method.world.distributed
+    together = adapter.method.distributed.enabled
     answer_one = answer_together if together else answer
     total = None if loader is None else len(loader.plan)
     # not where each process has only its share of the images

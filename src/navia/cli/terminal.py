@@ -101,7 +101,7 @@ def load_model(
     where = find_device(device)
     if where.type == "cpu":
         keep_freed_memory()
-    vit = load(model, checkpoint=checkpoint, lean=lean, precision=precision, labels=labels, **own).to(where)
+    vit = load(model, checkpoint=checkpoint, grad_checkpointing=lean, precision=precision, labels=labels, **own).to(where)
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit
@@ -123,7 +123,7 @@ def method_options(method: str, pairs: list[str] | None) -> dict[str, Any]:
     from navia.methods.base import METHODS
 
     options = parse_options(pairs)
-    METHODS.get(method).Options.of(method, options)
+    METHODS.get(method).Options.from_kwargs(method, options)
     return options
 
 

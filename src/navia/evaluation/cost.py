@@ -60,16 +60,16 @@ def cost(
     measure: also run `rounds` forwards of `batch` images for latency and peak memory.
     """
     kind = METHODS.get(method)
-    chosen = kind.Options.of(method, options or {})
-    forwards = kind.forwards(vit, chosen) if forwards is None else forwards
-    prompts = kind.extra_tokens(chosen) if prompts is None else prompts
+    chosen = kind.Options.from_kwargs(method, options or {})
+    forwards = kind.num_forwards(vit, chosen) if forwards is None else forwards
+    prompts = kind.num_extra_tokens(chosen) if prompts is None else prompts
     if forwards < 1 or prompts < 0 or batch < 1 or rounds < 1:
         raise InputError("forwards, batch and rounds must be at least 1, prompts at least 0")
     reducer = parse(reduce)
     reducer.check(vit.depth)
     shapes = {name: p.numel() for name, p in vit.model.named_parameters()}
     tokens = token_counts(vit, reducer, prompts)
-    macs = count_macs(vit, reducer, tokens, vit.prefix + prompts)
+    macs = count_macs(vit, reducer, tokens, vit.num_prefix_tokens + prompts)
     total = forwards * sum(macs.values())
     # the paper's dense rows miss the fused attention; its EViT reads the CLS row off the full map at no extra product
     unseen = forwards * (macs["attention"] if isinstance(reducer, NoReduction) else macs["cls_attention"])
@@ -81,7 +81,7 @@ def cost(
         tokens=tokens,
         parameters=sum(shapes.values()),
         method=method,
-        trainable=sum(shapes[name] for name in kind.tuned(vit, chosen)) + kind.added(vit, chosen),
+        trainable=sum(shapes[name] for name in kind.tuned_names(vit, chosen)) + kind.num_added_parameters(vit, chosen),
         forwards=forwards,
         macs=macs,
         timing=measure_forward(vit, reducer, batch, rounds) if measure else None,
@@ -90,10 +90,10 @@ def cost(
 
 def token_counts(vit: ViT, reducer: Reducer, prompts: int = 0) -> tuple[int, ...]:
     """Tokens entering each block, then leaving the last, by the reducer's own arithmetic."""
-    prefix, image = vit.prefix + prompts, vit.grid[0] * vit.grid[1]
+    prefix, image = vit.num_prefix_tokens + prompts, vit.grid[0] * vit.grid[1]
     counts = [prefix + image]
-    for r in reducer.amounts(vit.depth):
-        image = reducer.left(image, r) if r else image
+    for r in reducer.tokens_per_block(vit.depth):
+        image = reducer.num_remaining(image, r) if r else image
         counts.append(prefix + image)
     return tuple(counts)
 
@@ -104,19 +104,19 @@ def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int)
     macs = {"patches": patches * vit.patch_projection.weight.numel()}
     parts = ("linear", "attention", "mlp", "matching", "cls_attention", "norms")
     macs |= dict.fromkeys(parts, 0)
-    for layer, r in enumerate(reducer.amounts(vit.depth)):
+    for layer, r in enumerate(reducer.tokens_per_block(vit.depth)):
         before, after = tokens[layer], tokens[layer + 1]
-        attention, mlp = vit.block_parts(layer)
+        attention, mlp = vit.block_modules(layer)
         width = head_width(vit, attention)
         macs["linear"] += before * _matrices(attention)
         macs["attention"] += 2 * before * before * width
         macs["mlp"] += after * _matrices(mlp)
-        macs["norms"] += _NORM_OPS * vit.dim * (before + after)
+        macs["norms"] += _NORM_OPS * vit.embed_dim * (before + after)
         if r and reducer.needs_keys:
-            macs["matching"] += matching_macs(before - prefix, width // vit.heads)
+            macs["matching"] += matching_macs(before - prefix, width // vit.num_heads)
         if r and reducer.needs_cls_attention:
             macs["cls_attention"] += before * width
-    macs["norms"] += _NORM_OPS * vit.dim * vit.depth  # the CLS features of all blocks, the last through the final norm
+    macs["norms"] += _NORM_OPS * vit.embed_dim * vit.depth  # the CLS features of all blocks, the last through the final norm
     macs["head"] = sum(weight.numel() for weight in linear_weights_outside_blocks(vit))
     return macs
 
@@ -134,11 +134,11 @@ def _matrices(module: nn.Module) -> int:
 
 def linear_weights_outside_blocks(vit: ViT) -> list[Tensor]:
     """One classifier or two, of one pooled row or several."""
-    inside = {id(m) for layer in range(vit.depth) for part in vit.block_parts(layer) for m in part.modules()}
+    inside = {id(m) for layer in range(vit.depth) for part in vit.block_modules(layer) for m in part.modules()}
     return [m.weight for m in vit.modules() if isinstance(m, nn.Linear) and id(m) not in inside]
 
 
 def head_width(vit: ViT, attention: nn.Module) -> int:
     """heads x head dimension, which is not the model's width in every ViT."""
-    head_dim = getattr(attention, "head_dim", vit.dim // vit.heads)
-    return vit.heads * int(head_dim)
+    head_dim = getattr(attention, "head_dim", vit.embed_dim // vit.num_heads)
+    return vit.num_heads * int(head_dim)

@@ -19,7 +19,7 @@ from navia.errors import InputError
 from navia.evaluation.metrics import wilson
 from navia.methods.base import Method
 from navia.methods.parameters import norm_of
-from navia.models.forward import Outcome, run
+from navia.models.forward import ForwardOutput, forward
 
 FOLDS = 5
 RIDGE = 1e-2  # times the number of images: mild, the same for every layer and condition
@@ -59,7 +59,7 @@ def explain(
 
     source: statistics with the adapter's reducer; dense_source: without one. labels: columns of the adapter's answers."""
     for part in stream:
-        adapter(part.to(adapter.source_vit.cls_token.device))
+        adapter(part.to(adapter.source_vit.device))
     reduce, mask = adapter.method.reduce, adapter.method.classes
     dense = adapt(adapter.source_vit, "none", classes=mask)
     reduced = adapt(adapter.source_vit, "none", reduce, classes=mask)
@@ -87,16 +87,18 @@ def explain(
 
 def _look(adapter: Adapter, images: Tensor, batch: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """CLS features [N, L, D], logits [N, C] and token counts in the adapter's present state."""
-    parts = [part.to(adapter.source_vit.cls_token.device) for part in images.split(batch)]
+    parts = [part.to(adapter.source_vit.device) for part in images.split(batch)]
     outcomes = [answering_walk(adapter.method, part) for part in parts]
     features = torch.cat([outcome.features.cpu() for outcome in outcomes if outcome.features is not None])
     return features, torch.cat([adapter.predict(part).cpu() for part in parts]), outcomes[0].counts
 
 
 @torch.no_grad()
-def answering_walk(method: Method, images: Tensor) -> Outcome:
+def answering_walk(method: Method, images: Tensor) -> ForwardOutput:
     """The forward behind an answer, with the CLS features of all layers: of CoTTA's teacher, not of its student."""
-    return run(method.answering, images, method.reduce, touch=method.touch(), classes=method.classes, features=True)
+    return forward(
+        method.prediction_vit, images, method.reduce, edits=method.token_edits(), classes=method.classes, features=True
+    )
 
 
 def _gap(rows: Tensor, source: SourceStatistics, layer: int) -> float:
@@ -116,7 +118,7 @@ def _moved(adapter: Adapter, layer: int) -> float:
 
 
 def _bias(adapter: Adapter, layer: int, rows: Tensor) -> float:
-    bias = adapter.method.touch().cls_bias.get(layer)
+    bias = adapter.method.token_edits().cls_bias.get(layer)
     return 0.0 if bias is None else float(bias.detach().cpu().norm() / rows.mean(dim=0).norm().clamp(min=1e-12))
 
 

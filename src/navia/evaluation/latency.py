@@ -35,7 +35,7 @@ class Timing:
 def random_images(vit: ViT, count: int) -> Tensor:
     """[count, C, H, W] of the size that the model sees, where it lies."""
     height, width = vit.image_size or vit.preprocessing.size
-    return torch.randn(count, vit.in_chans, height, width, device=vit.cls_token.device)
+    return torch.randn(count, vit.in_chans, height, width, device=vit.device)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
@@ -46,13 +46,13 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 def measure_forward(vit: ViT, reducer: Reducer, batch: int, rounds: int) -> Timing:
     """Time forwards of random images under `no_grad`, after one warm-up round."""
-    from navia.models.forward import run
+    from navia.models.forward import forward
 
     images = random_images(vit, batch)
 
     def once() -> Tensor:
         with torch.no_grad():
-            return run(vit, images, reducer).logits
+            return forward(vit, images, reducer).logits
 
     return measure(once, batch, rounds, images.device)
 

@@ -62,6 +62,6 @@ def needed_mib(setting: Setting, case: Case) -> float:
     """A rough estimate of what a call needs beside the weights, without making any: is it worth trying?"""
     with torch.device("cpu" if setting.model == "embedded" else "meta"):  # the embedded model brings its weights along
         vit = load(setting)
-    tokens = setting.batch * (vit.grid[0] * vit.grid[1] + vit.prefix)
+    tokens = setting.batch * (vit.grid[0] * vit.grid[1] + vit.num_prefix_tokens)
     kept = vit.depth if passes_of(vit, case).backwards else 1
-    return 4 * tokens * vit.dim * _FLOATS_PER_TOKEN * kept / _MIB
+    return 4 * tokens * vit.embed_dim * _FLOATS_PER_TOKEN * kept / _MIB

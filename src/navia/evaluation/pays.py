@@ -8,7 +8,7 @@ import torch
 
 from navia.evaluation.latency import random_images
 from navia.models.base import ViT
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.reduction import NoReduction, Reducer, ReducerLike, parse
 
 SMALL_BATCH = 8  # above it reduction paid on every ViT of 192 channels or more that we measured
@@ -46,7 +46,7 @@ def pays(vit: ViT, reduce: ReducerLike, batch: int = 1, rounds: int = 9) -> Pays
 def reducer_that_pays(vit: ViT, reduce: ReducerLike, batch: int) -> tuple[Reducer, Pays | None]:
     """`reduce`, or none where it would cost more time than it saves; and what was measured, if that was in doubt."""
     reducer = parse(reduce)
-    in_doubt = batch <= SMALL_BATCH and vit.cls_token.device.type == "cpu" and any(reducer.amounts(vit.depth))
+    in_doubt = batch <= SMALL_BATCH and vit.device.type == "cpu" and any(reducer.tokens_per_block(vit.depth))
     if not in_doubt:
         return reducer, None
     measured = pays(vit, reducer, batch)
@@ -55,5 +55,5 @@ def reducer_that_pays(vit: ViT, reduce: ReducerLike, batch: int) -> tuple[Reduce
 
 def _seconds(vit: ViT, images: torch.Tensor, reducer: Reducer) -> float:
     start = time.perf_counter()
-    run(vit, images, reducer).logits.sum().item()  # waits for the result on every device
+    forward(vit, images, reducer).logits.sum().item()  # waits for the result on every device
     return time.perf_counter() - start

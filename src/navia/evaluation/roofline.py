@@ -119,13 +119,13 @@ class _Layer:
 def _layers(vit: ViT, reducer: Reducer, passes: Passes) -> list[_Layer]:
     """By the rules of `vit.forward.run`: where the classifier reads the first rows alone, the last block computes queries,
     projection and MLP of these alone, and reduces nothing."""
-    tokens, prefix = token_counts(vit, reducer, passes.prompts), vit.prefix + passes.prompts
-    read = None if passes.whole or vit.whole_last_block or reducer.touches_all_rows else vit.reads
+    tokens, prefix = token_counts(vit, reducer, passes.prompts), vit.num_prefix_tokens + passes.prompts
+    read = None if passes.whole or vit.whole_last_block or reducer.modifies_all_tokens else vit.num_pooled_tokens
     layers = []
-    for number, r in enumerate(reducer.amounts(vit.depth)):
+    for number, r in enumerate(reducer.tokens_per_block(vit.depth)):
         before, after = tokens[number], tokens[number + 1]
         short = read is not None and number == vit.depth - 1
-        attention, mlp = vit.block_parts(number)
+        attention, mlp = vit.block_modules(number)
         width = head_width(vit, attention)
         inputs, outputs = _split(_matrices(attention), 3 * width)
         queries, after = (read, read) if short and read is not None else (before, after)
@@ -138,9 +138,9 @@ def _reduction(vit: ViT, reducer: Reducer, before: int, prefix: int, r: int, wid
     """Multiply-accumulates of the reducer's own products per image, forward and backward. The matching needs no gradient;
     EViT's fused token is a product with the CLS attention, and both sides of it and of the attention get one."""
     if reducer.needs_keys:
-        return matching_macs(before - prefix, width // vit.heads), 0
+        return matching_macs(before - prefix, width // vit.num_heads), 0
     if reducer.needs_cls_attention:
-        fused = min(r, before - prefix - 1) * vit.dim if getattr(reducer, "fuse", False) else 0
+        fused = min(r, before - prefix - 1) * vit.embed_dim if getattr(reducer, "fuse", False) else 0
         return before * width + fused, 2 * (before * width + fused) if fused else 0
     return 0, 0
 

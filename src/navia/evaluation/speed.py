@@ -22,10 +22,10 @@ from navia.evaluation.cost import cost
 from navia.evaluation.latency import quartiles, random_images
 from navia.evaluation.roofline import BareGemms, Passes, Work, roofline, work_of
 from navia.methods.base import METHODS
-from navia.methods.losses import entropy
+from navia.methods.features import entropy
 from navia.methods.parameters import norm_parameters, private_copy
 from navia.models.base import ViT
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.models.load import load as load_vit
 from navia.reduction import parse
 
@@ -158,7 +158,7 @@ def _forward(vit: ViT, case: Case) -> Callable[[Tensor], object]:
 
     @torch.no_grad()
     def call(images: Tensor) -> object:
-        return vit.model(images) if case.method == LIBRARY else run(vit, images, reducer).logits
+        return vit.model(images) if case.method == LIBRARY else forward(vit, images, reducer).logits
 
     return call
 
@@ -185,11 +185,11 @@ def passes_of(vit: ViT, case: Case) -> Passes:
     kind = METHODS.get(case.method)
     options = kind.Options(**still(case.method))
     tuned = dict(vit.model.named_parameters())
-    weights = any(tuned[name].dim() > 1 for name in kind.tuned(vit, options))
-    prompts = kind.extra_tokens(options)
-    backwards = kind.backwards(vit, options)
+    weights = any(tuned[name].dim() > 1 for name in kind.tuned_names(vit, options))
+    prompts = kind.num_extra_tokens(options)
+    backwards = kind.num_backwards(vit, options)
     answers = int(getattr(options, "shift", False))  # FOA's shift is put on features that have been classified already
-    return Passes(kind.forwards(vit, options), backwards, weights, prompts, answers=answers)
+    return Passes(kind.num_forwards(vit, options), backwards, weights, prompts, answers=answers)
 
 
 # ---- time

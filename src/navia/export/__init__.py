@@ -90,7 +90,7 @@ def find_format(path: Path, format: str | None, library: str) -> str:
 
 
 def _eager(adapter: Adapter) -> Answer:
-    device = adapter.method.vit.cls_token.device
+    device = adapter.method.vit.device
     return lambda images: adapter.predict(images.to(device)).cpu()
 
 

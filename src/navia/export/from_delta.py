@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from navia.adaptation.adapter import Adapter, adapt
-from navia.adaptation.delta import BrokenDeltaError, DeltaError, classes_of, read_delta, told
-from navia.adaptation.statistics import Provenance, SourceError, SourceStatistics
+from navia.adaptation.delta import BrokenDeltaError, DeltaError, classes_of, describe_classes, read_delta
+from navia.adaptation.statistics import Provenance, SourceStatistics
+from navia.errors import SourceError
 from navia.methods.parameters import fingerprint
 from navia.models.base import ViT
 from navia.reduction import Reducer, parse
@@ -37,12 +38,13 @@ def open_delta(
     learned = classes_of(metadata, unknown=given)
     if given is not None and learned not in (None, given):
         raise DeltaError(
-            f"delta {Path(path).name} answers with classes {told(learned)}, not {told(given)}: give none, or these"
+            f"delta {Path(path).name} predicts classes {describe_classes(learned)},"
+            f" not {describe_classes(given)}: give none, or these"
         )
     adapter = adapt(vit, method, reducer, source, classes=learned, guard=False, **options)
     adapter.load(path)
     if learned is None:
-        adapter.method.classes = vit.class_mask(given)
+        adapter.method.classes = vit.class_indices(given)
     return adapter
 
 
@@ -52,6 +54,6 @@ def _statistics_of_nothing(vit: ViT, reducer: Reducer, method: str, options: dic
         raise SourceError(
             f"method {method!r} shifts its answers towards the source statistics: give them too (--source, `navia stats`)"
         )
-    pre, nothing = vit.preprocessing, torch.full((vit.depth, vit.dim), torch.nan)
+    pre, nothing = vit.preprocessing, torch.full((vit.depth, vit.embed_dim), torch.nan)
     origin = Provenance(vit.name, fingerprint(vit), str(reducer), 0, pre.size, tuple(pre.mean), tuple(pre.std))
     return SourceStatistics(nothing, nothing, origin, fisher={"nothing": nothing})

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from navia.adaptation.adapter import Adapter
 from navia.errors import NaviaError
 from navia.methods.base import Method
+from navia.methods.features import ActivationShift
 from navia.methods.parameters import is_half, private_copy
-from navia.methods.shift import ActivationShift
 from navia.models.base import ViT
-from navia.models.forward import Touch, run
+from navia.models.forward import TokenEdits, forward
 from navia.reduction import Reducer
 
 
@@ -29,7 +29,7 @@ class Frozen(nn.Module):
     head_shift: Tensor | None
     classes: Tensor | None
 
-    def __init__(self, vit: ViT, reduce: Reducer, touch: Touch, classes: Tensor | None) -> None:
+    def __init__(self, vit: ViT, reduce: Reducer, touch: TokenEdits, classes: Tensor | None) -> None:
         super().__init__()
         self.vit = private_copy(vit, [])
         self.reduce = reduce
@@ -48,11 +48,11 @@ class Frozen(nn.Module):
         return {layer: cast(Tensor, getattr(self, f"cls_bias_{layer}")) for layer in self.biased}
 
     @property
-    def touch(self) -> Touch:
-        return Touch(self.cls_shift, self.cls_bias, self.bias_position, self.prompts, self.head_shift)
+    def touch(self) -> TokenEdits:
+        return TokenEdits(self.cls_shift, self.cls_bias, self.bias_position, self.prompts, self.head_shift)
 
     def forward(self, images: Tensor) -> Tensor:
-        return run(self.vit, images, self.reduce, touch=self.touch, classes=self.classes).logits
+        return forward(self.vit, images, self.reduce, edits=self.touch, classes=self.classes).logits
 
     def _keep(self, name: str, value: Tensor | None) -> None:
         if value is None:
@@ -63,7 +63,7 @@ class Frozen(nn.Module):
     @torch.no_grad()
     def groups(self, images: Tensor) -> Tensor:
         """For every token that enters [B, N] the first one that it ended up together with (merged or dropped)."""
-        sources = run(self.vit, images, self.reduce, touch=self.touch, trace=True).tokens.sources
+        sources = forward(self.vit, images, self.reduce, edits=self.touch, trace=True).tokens.sources
         assert sources is not None
         return (sources.unsqueeze(2) == sources.unsqueeze(1)).int().argmax(dim=2)
 
@@ -71,18 +71,18 @@ class Frozen(nn.Module):
 def freeze(adapter: Adapter) -> Frozen:
     """The function that `adapter.predict` is in the present state, or an ExportError that says why there is none."""
     method = adapter.method
-    if not method.per_picture:
+    if not method.per_image:
         raise ExportError(
             f"method {method.name!r} corrects the answers of a batch by one another, and so is no function of a picture: "
             "export method 'none' and correct what it answers"
         )
     if is_half(method.vit):
-        kind = str(method.vit.cls_token.dtype).removeprefix("torch.")
+        kind = str(method.vit.dtype).removeprefix("torch.")
         raise ExportError(f"the model's weights are {kind}: only models in float32 are exported; adapt the model in float32")
-    touch = method.touch()
+    touch = method.token_edits()
     shift = _head_shift(method)
     return Frozen(
-        method.answering, method.reduce, touch if shift is None else replace(touch, head_shift=shift), method.classes
+        method.prediction_vit, method.reduce, touch if shift is None else replace(touch, head_shift=shift), method.classes
     )
 
 

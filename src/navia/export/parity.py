@@ -70,7 +70,7 @@ def pictures(vit: ViT, images: Tensor | None) -> Tensor:
     """What the check is made with: the given images, or made-up ones; enough of them for every batch size."""
     if images is None:
         return made_up_pictures(vit, MADE_UP)
-    vit.check_images(images.to(vit.cls_token.device))
+    vit.check_images(images.to(vit.device))
     least = sum(BATCHES)
     return images.float().cpu().repeat(-(-least // len(images)), 1, 1, 1)[: max(least, len(images))]
 

@@ -17,7 +17,7 @@ from navia.export.parity import Answer
 from navia.export.staging import MARK
 from navia.models.base import ViT
 from navia.models.checkpoint import load_checkpoint
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.models.load import load, wrap
 from navia.reduction import NoReduction
 
@@ -43,7 +43,7 @@ def open_checkpoint(path: Path, frozen: Frozen) -> Answer:
     @torch.no_grad()
     def answer(images: Tensor) -> Tensor:
         if not isinstance(frozen.reduce, NoReduction):
-            return run(vit, images, frozen.reduce, classes=frozen.classes).logits
+            return forward(vit, images, frozen.reduce, classes=frozen.classes).logits
         out = vit.model(images)
         logits: Tensor = out if isinstance(out, Tensor) else out.logits
         return logits if frozen.classes is None else logits[:, frozen.classes]
@@ -69,7 +69,7 @@ def _check(frozen: Frozen) -> None:
     left = [f"the CLS biases of block{'s' if len(biased) > 1 else ''} {', '.join(biased)}"] if biased else []
     if frozen.prompts is not None:
         left.append(f"the {len(frozen.prompts)} extra token{'s' if len(frozen.prompts) > 1 else ''}")
-    if frozen.head_shift is not None and frozen.vit.reads != 1:
+    if frozen.head_shift is not None and frozen.vit.num_pooled_tokens != 1:
         left.append("the activation shift of the CLS feature, which is not all that its classifier reads")
     if frozen.vit.library == "transformers":
         heads = (child for name, child in frozen.vit.model.named_children() if name.endswith("classifier"))

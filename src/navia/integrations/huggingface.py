@@ -58,11 +58,11 @@ class Answering(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.adapter.source_vit.cls_token.device
+        return self.adapter.source_vit.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.adapter.source_vit.cls_token.dtype
+        return self.adapter.source_vit.dtype
 
     def forward(self, pixel_values: Tensor) -> Any:
         from transformers.modeling_outputs import ImageClassifierOutput

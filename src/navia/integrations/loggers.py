@@ -77,7 +77,7 @@ def numbers(step: "Step") -> dict[str, float]:
     """A step as named numbers; what a method does not have is left out. guard: 1 where it went back."""
     measured = {"entropy": step.entropy, "loss": step.loss, "discrepancy": step.discrepancy}
     counted = {"images": step.images, "kept": step.kept, "guard": int(step.guard is not None)}
-    seconds = {"seconds_answer": step.seconds_answer, "seconds_update": step.seconds_update}
+    seconds = {"seconds_answer": step.seconds_predict, "seconds_update": step.seconds_update}
     every = {**measured, **counted, **seconds}
     return {f"navia/{name}": float(value) for name, value in every.items() if value is not None}
 

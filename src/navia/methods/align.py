@@ -1,82 +1,91 @@
-"""Align: tune the norms by entropy and the distance of the CLS statistics to the source's, Eq. 7 of the NAVIA paper.
+"""Align: tune the LayerNorms by entropy and the distance of the CLS statistics to the source's (Eq. 7 of the NAVIA paper).
 
-This is the framework of the paper's ToMe, EViT and ToFu rows; with FOA's activation shift it is FOA-BP, and NAVIA adds its
-two augmentations to it.
+This is the framework of the paper's ToMe, EViT and ToFu rows. With FOA's activation shift it is FOA-BP; NAVIA adds its two
+augmentations to it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from navia.methods.base import METHODS, Learned, Look, Method, Sgd
-from navia.methods.losses import discrepancy, entropy
-from navia.methods.moments import batch_moments
-from navia.methods.recent import Recent, check_recent
-from navia.methods.shift import ActivationShift
-from navia.models.forward import head
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import ActivationShift, FeatureBuffer, batch_moments, check_buffer, discrepancy, entropy
+from navia.methods.options import SGDOptions
+from navia.models.forward import ForwardOutput, head
+
+BUFFER_NAMES = {"weight": "discrepancy_weight", "enough": "min_batch", "recent": "buffer_size"}
 
 
 @dataclass(frozen=True)
-class AlignOptions(Sgd):
-    """weight: lambda of the discrepancy. shift: FOA's activation shift on the answers.
-    enough: batches with fewer images than this lend recent CLS features for their statistics, and no update is made until
-    so many have been seen. recent: how many features are remembered for that."""
+class AlignOptions(SGDOptions):
+    """Options of align.
+
+    Args:
+        lr: Learning rate of the LayerNorms.
+        discrepancy_weight: Weight lambda of the discrepancy to the source.
+        shift: Apply FOA's activation shift to the predictions.
+        min_batch: Smaller batches borrow features of recent images for their statistics; no update before so many images.
+        buffer_size: Number of features kept for that.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = BUFFER_NAMES
 
     lr: float = 5e-3
-    weight: float = 30.0
+    discrepancy_weight: float = 30.0
     shift: bool = False
-    enough: int = 8
-    recent: int = 32
+    min_batch: int = 8
+    buffer_size: int = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_recent(self.enough, self.recent)
+        check_buffer(self.min_batch, self.buffer_size)
 
 
 @METHODS.register("align")
 class Align(Method):
+    """L = mean H + lambda (MSE(std_t, std_S) + MSE(mean_t, mean_S)) over all layers and dimensions."""
+
     name = "align"
     Options = AlignOptions
     needs_source = True
-    distributable = True
-    answers_by: ClassVar[tuple[str, ...]] = ("shift",)
+    supports_distributed = True
+    output_options: ClassVar[tuple[str, ...]] = ("shift",)
 
-    def look(self, images: Tensor) -> Look:
-        look = self.look_with_gradient(images, features=True)
-        look.logits = self._answer(look)
-        return look
+    def forward_step(self, images: Tensor) -> Prediction:
+        prediction = self.forward_with_grad(images, features=True)
+        prediction.logits = self._logits(prediction.output)
+        return prediction
 
-    def learn(self, look: Look) -> Learned:
-        """L = mean H + lambda (MSE(std_t, std_S) + MSE(mean_t, mean_S)) over all layers and dimensions."""
-        assert look.outcome is not None
-        assert look.outcome.features is not None
+    def update(self, prediction: Prediction) -> UpdateResult:
+        assert prediction.output.features is not None
         assert self.source is not None
-        features = look.outcome.features
-        count = self.world.count(len(features))
+        features = prediction.output.features
+        count = self.distributed.count(len(features))
         if self.options.shift:
-            self._shift.update(self.world.total_(features[:, -1].detach().sum(dim=0)) / count)
-        buffer = Recent(self.memory, self.options.enough, self.options.recent)
-        recent = buffer.lent(count)
+            self._shift.update(self.distributed.sum_(features[:, -1].detach().sum(dim=0)) / count)
+        buffer = FeatureBuffer(self.memory, self.options.min_batch, self.options.buffer_size)
+        buffered = buffer.get(count)
         buffer.add(features, count)
-        seen = count if recent is None else self.world.count(len(features) + len(recent))  # the same on every process
-        if not buffer.suffice(seen):
-            return Learned(kept=0, note="too few images for statistics yet")
-        mean, std = batch_moments(features, self.world, recent)
+        total = count if buffered is None else self.distributed.count(len(features) + len(buffered))
+        if not buffer.is_enough(total):
+            return UpdateResult(kept=0, note="too few images for statistics yet")
+        mean, std = batch_moments(features, self.distributed, buffered)
         distance = discrepancy(mean, std, self.source.mean, self.source.std)
-        surprise = entropy(look.outcome.logits).sum() / count
-        self.descend(surprise + self.options.weight * distance / self.world.size)
-        total = self.world.total_(surprise.detach()) + self.options.weight * distance.detach()
-        return Learned(len(features), total.item(), distance.item())
+        mean_entropy = entropy(prediction.output.logits).sum() / count
+        weight = self.options.discrepancy_weight
+        self.optimize(mean_entropy + weight * distance / self.distributed.size)
+        loss = self.distributed.sum_(mean_entropy.detach()) + weight * distance.detach()
+        return UpdateResult(len(features), loss.item(), distance.item())
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        outcome = self.walk(images)
-        return self._answer(Look(outcome.logits, images, outcome))
+        return self._logits(self.forward(images))
 
-    def remembers(self) -> dict[str, tuple[int | None, ...]]:
-        return {"recent": (None, self.vit.depth, self.vit.dim), "running_feature": (self.vit.dim,)}
+    def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        return {"recent": (None, self.vit.depth, self.vit.embed_dim), "running_feature": (self.vit.embed_dim,)}
 
     @property
     def _shift(self) -> ActivationShift:
@@ -84,9 +93,6 @@ class Align(Method):
         return ActivationShift(self.source, self.memory)
 
     @torch.no_grad()
-    def _answer(self, look: Look) -> Tensor:
-        assert look.outcome is not None
+    def _logits(self, output: ForwardOutput) -> Tensor:
         vector = self._shift.vector() if self.options.shift else None
-        if vector is None:
-            return look.outcome.logits.detach()
-        return head(self.vit, look.outcome.pooled.detach(), vector, self.classes)
+        return output.logits.detach() if vector is None else head(self.vit, output.pooled.detach(), vector, self.classes)

@@ -1,100 +1,62 @@
-"""What every adaptation method is: it looks at a batch (and answers), then learns from what it saw."""
+"""The base class of adaptation methods: predict a batch (`forward_step`), then adapt to it (`update`)."""
 
 import copy
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from navia.adaptation.distributed import World
-from navia.adaptation.statistics import SourceError, SourceStatistics
-from navia.errors import SpecError, known_names
-from navia.methods.losses import entropy
+from navia.errors import SourceError, SpecError
+from navia.methods.features import entropy
+from navia.methods.options import Options
 from navia.methods.parameters import norm_parameters, private_copy
 from navia.models.base import ViT
-from navia.models.forward import Outcome, Touch, compiled, run
+from navia.models.forward import ForwardOutput, TokenEdits, compiled_forward, forward
 from navia.reduction import Reducer
 from navia.registry import Registry
+
+if TYPE_CHECKING:
+    from navia.adaptation.distributed import Distributed
+    from navia.adaptation.statistics import SourceStatistics
 
 METHODS: Registry[type["Method"]] = Registry("method", "navia.methods")
 
 
-_KINDS: tuple[tuple[type, type, str], ...] = (
-    (bool, bool, "true or false"),
-    (int, Integral, "a whole number"),
-    (float, Real, "a number"),
-)
-
-
-def check_kind(option: str, value: object, like: object) -> None:
-    """Raise SpecError unless `value` is a switch, whole number or number where `like` is one: texts are truthy, whatever
-    they say, and True counts as 1."""
-    for kind, accepted, words in _KINDS:
-        if isinstance(like, kind):
-            if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-                raise SpecError(f"option {option} must be {words}, got {value!r}")
-            return
-
-
-@dataclass(frozen=True)
-class Options:
-    """Base of the methods' options: one frozen dataclass per method, checked when it is made."""
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            check_kind(field.name, value, field.default)
-            if not isinstance(value, bool) and isinstance(value, Real):
-                if not math.isfinite(value):
-                    raise SpecError(f"option {field.name} must be finite, got {value}")
-                if value < 0:
-                    raise SpecError(f"option {field.name} must not be negative, got {value}")
-
-    @classmethod
-    def of(cls, method: str, given: Mapping[str, Any]) -> "Options":
-        """Options from keyword arguments; an unknown one is refused together with the list of known ones."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in given:
-            if name not in known:
-                raise SpecError(f"method {method!r} has no option {name!r}{known_names(name, known)}")
-        return cls(**given)
-
-
-def changed_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what differs from the method's defaults: an option spelled out and one left out are the same run."""
-    usual = METHODS.get(method).Options()
-    return {name: value for name, value in given.items() if value != getattr(usual, name)}
-
-
-@dataclass(frozen=True)
-class Sgd(Options):
-    """lr, momentum: stochastic gradient descent, v <- momentum v + g, p <- p - lr v."""
-
-    lr: float = 1e-3
-    momentum: float = 0.9
-
-
 @dataclass
-class Look:
-    """What a method saw of a batch. logits [B, C]: the answer, before any update from this batch."""
+class Prediction:
+    """What `forward_step` returns and `update` takes.
+
+    Attributes:
+        logits: Logits before any update from this batch [B, C].
+        images: The batch [B, C, H, W].
+        output: Result of the forward, with its graph where `update` needs gradients.
+        update_result: Set by methods that must adapt before they can predict.
+        seconds: Time of the prediction.
+        state_id: Identifies the adapter's state that predicted, see `Adapter.update`.
+    """
 
     logits: Tensor
     images: Tensor
-    outcome: Outcome | None = None
-    learned: "Learned | None" = None  # set by methods that must learn before they can answer
-    seconds: float = 0.0  # that the answer took
-    state_id: object = None  # of the adapter's state that answered; see Adapter.update
+    output: ForwardOutput
+    update_result: "UpdateResult | None" = None
+    seconds: float = 0.0
+    state_id: object = None
 
 
 @dataclass
-class Learned:
-    """loss, discrepancy of the step; kept: images that the update used (0: no update was made)."""
+class UpdateResult:
+    """What `update` returns.
+
+    Attributes:
+        kept: Number of images that the update used; 0: no update.
+        loss: Loss of the step.
+        discrepancy: Distance of the CLS statistics to the source, for methods that align them.
+        note: Why no update was made, or what else happened.
+    """
 
     kept: int
     loss: float | None = None
@@ -103,122 +65,144 @@ class Learned:
 
 
 class Method(ABC):
-    """A private model, the parameters that move, and the memory of the stream. Subclasses: `look` and `learn`.
+    """Base class of adaptation methods. Register a subclass with `@METHODS.register(name)`.
 
-    `memory` holds everything but parameters and optimiser that changes from batch to batch: with those it is the whole
-    state of a method, so that reset, resume and the guard's rollback need no code per method.
+    Override `forward_step` and `update`, and where needed `setup`, `tuned_names`, `param_groups` and `token_edits`. The
+    state is `parameters`, the optimizer, `memory` and a random generator, so reset, resume and the guard's rollback need no
+    code per method: keep in `memory` everything else that changes from batch to batch.
+
+    Args:
+        vit: The model. It is not changed: the method tunes a private copy that shares all other weights.
+        reduce: Token reducer.
+        options: An instance of the method's `Options`.
+        source: Source statistics, where the method needs them.
+        classes: Class indices to predict; None for all.
+        distributed: The processes that adapt together.
+        seed: Seed of the method's random numbers.
+
+    Attributes:
+        name: Name in the registry.
+        Options: Dataclass of the method's options.
+        needs_source: Whether it needs source statistics.
+        needs_fisher: Whether these must contain EATA's Fisher information.
+        supports_distributed: Whether one stream may run over several processes.
+        per_image: Whether a prediction depends on its own image alone.
+        relative_cost: Rough time of a step in dense forwards, to estimate the time left of a benchmark.
+        output_options: Options that change predictions beside the tensors; a saved delta is checked for them.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[Options]] = Options
     needs_source: ClassVar[bool] = False
     needs_fisher: ClassVar[bool] = False
-    distributable: ClassVar[bool] = False
-    per_picture: ClassVar[bool] = True  # whether an answer depends on its own picture alone
-    effort: ClassVar[float] = 2  # time of a step in dense forwards, roughly: for the time left of a benchmark
-    answers_by: ClassVar[tuple[str, ...]] = ()  # options that shape answers beside the tensors: a delta belongs to theirs
+    supports_distributed: ClassVar[bool] = False
+    per_image: ClassVar[bool] = True
+    relative_cost: ClassVar[float] = 2
+    output_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
         vit: ViT,
         reduce: Reducer,
         options: Any,
-        source: SourceStatistics | None = None,
-        classes: Tensor | None = None,
-        world: World | None = None,
+        source: "SourceStatistics | None",
+        classes: Tensor | None,
+        distributed: "Distributed",
         seed: int = 2020,
     ) -> None:
         self.reduce = reduce
         self.options = options
         self.classes = classes
-        self.world = world or World()
-        if self.world.distributed and not self.distributable:
+        self.distributed = distributed
+        if distributed.enabled and not self.supports_distributed:
             raise SpecError(f"method {self.name!r} does not run over several processes")
-        if source is None and self._wants_source():
-            how = "vit, images, reduce, fisher=True" if self.needs_fisher else "vit, images, reduce"
-            needs = f"method {self.name!r} needs source statistics"
-            option = "--source FOLDER, with clean images (or the file that `navia stats` wrote)"
-            raise SourceError(f"{needs}: navia.SourceStatistics.measure({how})", command_line=f"{needs}: give {option}")
-        if source is not None:
-            source.check(vit, reduce)
-            source = source.to(vit.cls_token.device)
-        if self.needs_fisher and self._wants_source() and not (source and source.fisher):
-            needs = f"method {self.name!r} needs source statistics measured with"
-            raise SourceError(f"{needs} fisher=True", command_line=f"{needs} `navia stats --fisher`")
-        self.source = source
-        self.vit = private_copy(vit, self.tuned(vit, options))
+        self.source = self._check_source(vit, source)
+        self.vit = private_copy(vit, self.tuned_names(vit, options))
         self.generator = torch.Generator().manual_seed(seed)
         self.seed = seed
-        self.breathe: Callable[[], None] | None = None  # see vit.forward.run
+        self.on_block: Callable[[], None] | None = None  # see `navia.models.forward.forward`
         self.memory: dict[str, Any] = {}
         self.parameters: dict[str, nn.Parameter] = {
             name: p for name, p in self.vit.model.named_parameters() if p.requires_grad
         }
-        self.start()
+        self.setup()
         self.optimizer = self.make_optimizer() if self.parameters else None
 
-    # ---- what a method is made of
+    # ---- overridden by methods
 
     @classmethod
-    def tuned(cls, vit: ViT, options: Any) -> list[str]:
-        """Names of the model's parameters that this method tunes: all LayerNorms unless a method says otherwise."""
+    def tuned_names(cls, vit: ViT, options: Any) -> list[str]:
+        """Names of the model's parameters to tune; all LayerNorms by default."""
         return norm_parameters(vit)
 
     @classmethod
-    def added(cls, vit: ViT, options: Any) -> int:
-        """How many numbers it tunes beside the model's own parameters."""
+    def num_added_parameters(cls, vit: ViT, options: Any) -> int:
+        """Number of tuned values that are not parameters of the model."""
         return 0
 
     @classmethod
-    def forwards(cls, vit: ViT, options: Any) -> int:
-        """Forward passes of a step."""
+    def num_forwards(cls, vit: ViT, options: Any) -> int:
+        """Forward passes per step."""
         return 1
 
     @classmethod
-    def backwards(cls, vit: ViT, options: Any) -> int:
-        """Backward passes of a step."""
-        return int(bool(cls.tuned(vit, options)))
+    def num_backwards(cls, vit: ViT, options: Any) -> int:
+        """Backward passes per step."""
+        return int(bool(cls.tuned_names(vit, options)))
 
     @classmethod
-    def extra_tokens(cls, options: Any) -> int:
-        """Tokens that it adds to every image."""
+    def num_extra_tokens(cls, options: Any) -> int:
+        """Tokens added to every image."""
         return 0
 
-    def start(self) -> None:  # noqa: B027 (most methods have nothing to add)
-        """Add parameters beside the model's own and fill the memory."""
+    def setup(self) -> None:  # noqa: B027 (most methods add nothing)
+        """Add parameters to `self.parameters` and initial values to `self.memory`."""
 
     def make_optimizer(self) -> torch.optim.Optimizer:
+        """Optimizer of `param_groups`: SGD with the options' momentum."""
         return torch.optim.SGD(
-            [{"params": list(p.values()), "lr": lr} for p, lr in self.groups()], momentum=self.options.momentum
+            [{"params": list(p.values()), "lr": lr} for p, lr in self.param_groups()], momentum=self.options.momentum
         )
 
-    def groups(self) -> list[tuple[dict[str, nn.Parameter], float]]:
-        """Parameters by learning rate."""
+    def param_groups(self) -> list[tuple[dict[str, nn.Parameter], float]]:
+        """Parameters with their learning rates."""
         return [(self.parameters, self.options.lr)]
 
-    def touch(self) -> Touch:
-        """What the method adds on the way of the forward."""
-        return Touch()
+    def token_edits(self) -> TokenEdits:
+        """What the method adds to the tokens during the forward."""
+        return TokenEdits()
 
     @abstractmethod
-    def look(self, images: Tensor) -> Look:
-        """Answer a batch, and keep what `learn` needs of it."""
+    def forward_step(self, images: Tensor) -> Prediction:
+        """Predict a batch and keep what `update` needs.
 
-    def learn(self, look: Look) -> Learned:
-        """Adapt to a batch that has been looked at."""
-        return Learned(kept=0)
+        Args:
+            images: Checked, normalised images [B, C, H, W].
+        """
+
+    def update(self, prediction: Prediction) -> UpdateResult:
+        """Adapt to a batch after its prediction.
+
+        Args:
+            prediction: What `forward_step` returned for the batch.
+        """
+        return UpdateResult(kept=0)
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        """The answer in the present state; changes nothing."""
-        return self.walk(images).logits
+        """Logits in the current state [B, C]; changes nothing."""
+        return self.forward(images).logits
 
     @property
-    def answering(self) -> ViT:
-        """The model whose weights answer."""
+    def prediction_vit(self) -> ViT:
+        """The model that predicts."""
         return self.vit
 
-    # ---- what methods are written with
+    def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Shapes of the tensors that `memory` gets during the stream, by name; None: any length."""
+        return {}
+
+    # ---- called by methods
 
     @property
     def num_classes(self) -> int:
@@ -229,66 +213,89 @@ class Method(ABC):
         """ln C, the largest possible entropy."""
         return math.log(self.num_classes)
 
-    def walk(self, images: Tensor, features: bool = False) -> Outcome:
-        walk = run if self.vit.compiler is None else compiled(self.vit.compiler)
-        return walk(
-            self.vit, images, self.reduce, touch=self.touch(), classes=self.classes, features=features, breathe=self.breathe
+    def forward(
+        self, images: Tensor, features: bool = False, vit: ViT | None = None, edits: TokenEdits | None = None
+    ) -> ForwardOutput:
+        """The one forward with this method's reducer, classes and token edits.
+
+        Args:
+            images: Images [B, C, H, W].
+            features: Also return the CLS features of all layers.
+            vit: Another model than the tuned one (CoTTA's teacher).
+            edits: Other edits than `token_edits` (FOA's candidates).
+        """
+        vit = vit or self.vit
+        function = forward if vit.compile_backend is None else compiled_forward(vit.compile_backend)
+        edits = self.token_edits() if edits is None else edits
+        return function(
+            vit, images, self.reduce, edits=edits, classes=self.classes, features=features, on_block=self.on_block
         )
 
-    def look_with_gradient(self, images: Tensor, features: bool = False) -> Look:
+    def forward_with_grad(self, images: Tensor, features: bool = False) -> Prediction:
+        """A prediction whose output keeps its graph for `update`."""
         with torch.enable_grad():
-            outcome = self.walk(images, features)
-        return Look(outcome.logits.detach(), images, outcome)
+            output = self.forward(images, features)
+        return Prediction(output.logits.detach(), images, output)
 
-    def descend(self, loss: Tensor) -> None:
-        """One step of the optimiser down this process's share of the loss."""
-        self.pull(loss)
-        self.advance()
+    def optimize(self, loss: Tensor) -> None:
+        """One optimizer step on this process's share of the loss."""
+        self.backward(loss)
+        self.optimizer_step()
 
-    def pull(self, loss: Tensor) -> None:
-        """The first half of `descend`: the gradients, at the parameters as they are now."""
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients at the current parameters, summed over the processes."""
         loss.backward()
-        self.world.sum_gradients(self.parameters.values())
+        self.distributed.sum_gradients(self.parameters.values())
 
-    def advance(self) -> None:
-        """The second half: the parameters move along the gradients, which are then forgotten."""
+    def optimizer_step(self) -> None:
+        """Move the parameters along their gradients and clear these."""
         assert self.optimizer is not None
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def reliable(self, logits: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Entropy of each row, and which rows stay below share * ln C."""
+    def reliable_entropy(self, logits: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+        """Entropy of each row [B], and which rows are below margin * ln C [B]."""
         h = entropy(logits)
-        return h, h < share * self.log_classes
+        return h, h < margin * self.log_classes
 
     def _wants_source(self) -> bool:
         return self.needs_source
 
+    def _check_source(self, vit: ViT, source: "SourceStatistics | None") -> "SourceStatistics | None":
+        needs = f"method {self.name!r} needs source statistics"
+        if source is None and self._wants_source():
+            call = "vit, images, reduce, fisher=True" if self.needs_fisher else "vit, images, reduce"
+            option = "--source FOLDER, with clean images (or the file that `navia stats` wrote)"
+            raise SourceError(f"{needs}: navia.SourceStatistics.measure({call})", command_line=f"{needs}: give {option}")
+        if source is not None:
+            source.check(vit, self.reduce)
+            source = source.to(vit.device)
+        if self.needs_fisher and self._wants_source() and not (source and source.fisher):
+            needs = f"{needs} measured with"
+            raise SourceError(f"{needs} fisher=True", command_line=f"{needs} `navia stats --fisher`")
+        return source
+
     # ---- state
 
-    def remembers(self) -> dict[str, tuple[int | None, ...]]:
-        """Shapes of the tensors that come into the memory with the stream, by name; None: of any length."""
-        return {}
-
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that shapes the answers, by name: tuned parameters, and tensors in the memory as `memory.NAME`."""
-        return _named({name: p.detach() for name, p in self.parameters.items()}, self.memory)
+        """All tensors that change predictions: tuned parameters, and tensors of `memory` as `memory.NAME`."""
+        return _with_memory({name: p.detach() for name, p in self.parameters.items()}, self.memory)
 
-    def tensors_in(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The same of a state from `state()`; not copied."""
-        return _named(state["parameters"], state["memory"])
+    def state_tensors(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The same tensors of a state from `state()`; not copied."""
+        return _with_memory(state["parameters"], state["memory"])
 
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over tensors under the names of `tensors()`."""
+        """Load tensors by the names of `tensors()`."""
         for name, value in tensors.items():
             if name.startswith("memory."):
-                self.memory[name.removeprefix("memory.")] = value.to(self.vit.cls_token.device)
+                self.memory[name.removeprefix("memory.")] = value.to(self.vit.device)
             else:
                 self.parameters[name].copy_(value)
 
     def state(self) -> dict[str, Any]:
-        """Everything that moves, as copies."""
+        """A copy of everything that changes during adaptation."""
         return {
             "parameters": {name: p.detach().clone() for name, p in self.parameters.items()},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.optimizer else None,
@@ -298,7 +305,7 @@ class Method(ABC):
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Any]) -> None:
-        """Back to a state from `state()`, to the bit."""
+        """Restore a state from `state()` exactly."""
         for name, parameter in self.parameters.items():
             parameter.copy_(state["parameters"][name])
         if self.optimizer is not None:
@@ -307,5 +314,11 @@ class Method(ABC):
         self.generator.set_state(state["generator"])
 
 
-def _named(parameters: dict[str, Tensor], memory: Mapping[str, Any]) -> dict[str, Tensor]:
+def changed_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that differ from the method's defaults: an option given with its default value is the same run."""
+    defaults = METHODS.get(method).Options()
+    return {name: value for name, value in given.items() if value != getattr(defaults, name)}
+
+
+def _with_memory(parameters: dict[str, Tensor], memory: Mapping[str, Any]) -> dict[str, Tensor]:
     return parameters | {f"memory.{name}": value for name, value in memory.items() if isinstance(value, Tensor)}

@@ -1,85 +1,90 @@
 """CoTTA: learn from an averaged teacher, restore some weights at random (Wang et al., 2022; arXiv 2203.13591)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from navia.methods.augment import augment
-from navia.methods.base import METHODS, Learned, Look, Method, Sgd
-from navia.methods.losses import symmetric_cross_entropy
+from navia.data.preprocessing import Preprocessing
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import symmetric_cross_entropy
+from navia.methods.options import SGDOptions
 from navia.methods.parameters import private_copy, weights_and_biases
 from navia.models.base import ViT
-from navia.models.forward import run
 
 
 @dataclass(frozen=True)
-class CottaOptions(Sgd):
-    """average: of the teacher. restore: probability that a weight returns to the source after a step.
-    unsure: below this mean confidence of the source model the teacher averages over `augmentations` views."""
+class CottaOptions(SGDOptions):
+    """Options of cotta.
+
+    Args:
+        lr: Learning rate.
+        ema_decay: Decay of the teacher's moving average.
+        restore: Probability that a weight returns to the source after a step.
+        confidence_threshold: Below this mean confidence of the source model the teacher averages over augmented views.
+        augmentations: Number of these views.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"average": "ema_decay", "unsure": "confidence_threshold"}
 
     lr: float = 5e-3
-    average: float = 0.999
+    ema_decay: float = 0.999
     restore: float = 0.001
-    unsure: float = 0.1
+    confidence_threshold: float = 0.1
     augmentations: int = 32
 
 
 @METHODS.register("cotta")
 class Cotta(Method):
+    """The student learns from a teacher, its moving average, which predicts."""
+
     name = "cotta"
     Options = CottaOptions
-    effort = 20  # 6 where the source is sure of every picture, 36 where of none
+    relative_cost = 20  # between 6 (no augmented views) and 36 (always)
 
     @classmethod
-    def tuned(cls, vit: ViT, options: CottaOptions) -> list[str]:
+    def tuned_names(cls, vit: ViT, options: CottaOptions) -> list[str]:
         return weights_and_biases(vit)
 
     @classmethod
-    def forwards(cls, vit: ViT, options: CottaOptions) -> int:
-        return 3  # student, source and teacher; the teacher makes more of them where the source is unsure
+    def num_forwards(cls, vit: ViT, options: CottaOptions) -> int:
+        return 3  # student, source and teacher; augmented views are not counted
 
-    def start(self) -> None:
-        self.anchor = private_copy(self.vit, self.parameters)  # weights of its own: it must not follow the student
+    def setup(self) -> None:
+        self.source_vit = private_copy(self.vit, self.parameters)
         self.teacher = private_copy(self.vit, self.parameters)
-        anchor = dict(self.anchor.model.named_parameters())
-        self.source_weights = {name: anchor[name].detach() for name in self.parameters}
-        device = self.vit.cls_token.device
-        # as many numbers as the model has weights, every step: drawn where the weights are
+        source = dict(self.source_vit.model.named_parameters())
+        self.source_weights = {name: source[name].detach() for name in self.parameters}
+        device = self.vit.device
+        # one random number per weight and step: drawn on the weights' device
         self.device_generator = None if device.type == "cpu" else torch.Generator(device).manual_seed(self.seed)
 
     @property
-    def answering(self) -> ViT:
+    def prediction_vit(self) -> ViT:
         return self.teacher
 
-    def look(self, images: Tensor) -> Look:
-        look = self.look_with_gradient(images)
-        look.logits = self._teach(images)
-        return look
+    def forward_step(self, images: Tensor) -> Prediction:
+        prediction = self.forward_with_grad(images)
+        prediction.logits = self._teacher_logits(images)
+        return prediction
 
-    def learn(self, look: Look) -> Learned:
-        assert look.outcome is not None
-        loss = symmetric_cross_entropy(look.outcome.logits, look.logits).mean()
-        self.descend(loss)
+    def update(self, prediction: Prediction) -> UpdateResult:
+        loss = symmetric_cross_entropy(prediction.output.logits, prediction.logits).mean()
+        self.optimize(loss)
         self._average_teacher()
-        self._restore_some()
-        return Learned(len(look.images), loss.item())
+        self._restore_weights()
+        return UpdateResult(len(prediction.images), loss.item())
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        return run(self.teacher, images, self.reduce, classes=self.classes, breathe=self.breathe).logits
+        return self.forward(images, vit=self.teacher).logits
 
     @torch.no_grad()
-    def _teach(self, images: Tensor) -> Tensor:
-        confidence = (
-            run(self.anchor, images, self.reduce, classes=self.classes, breathe=self.breathe)
-            .logits.softmax(dim=1)
-            .amax(dim=1)
-            .mean()
-        )
-        if confidence >= self.options.unsure or self.options.augmentations == 0:
+    def _teacher_logits(self, images: Tensor) -> Tensor:
+        confidence = self.forward(images, vit=self.source_vit).logits.softmax(dim=1).amax(dim=1).mean()
+        if confidence >= self.options.confidence_threshold or self.options.augmentations == 0:
             return self.predict(images)
         total = torch.zeros((), device=images.device)
         for _ in range(self.options.augmentations):
@@ -90,12 +95,12 @@ class Cotta(Method):
     def _average_teacher(self) -> None:
         teacher = dict(self.teacher.model.named_parameters())
         pairs = [(teacher[name], student) for name, student in self.parameters.items()]
-        torch._foreach_mul_([t for t, _ in pairs], self.options.average)
-        torch._foreach_add_([t for t, _ in pairs], [s for _, s in pairs], alpha=1 - self.options.average)
+        torch._foreach_mul_([t for t, _ in pairs], self.options.ema_decay)
+        torch._foreach_add_([t for t, _ in pairs], [s for _, s in pairs], alpha=1 - self.options.ema_decay)
 
     @torch.no_grad()
-    def _restore_some(self) -> None:
-        """Each scalar of the student goes back to the source with a small probability."""
+    def _restore_weights(self) -> None:
+        """Each weight of the student returns to the source with probability `restore`."""
         if self.options.restore == 0:
             return
         generator = self.device_generator or self.generator
@@ -107,8 +112,8 @@ class Cotta(Method):
         teacher = dict(self.teacher.model.named_parameters())
         return super().tensors() | {f"teacher.{name}": teacher[name].detach() for name in self.parameters}
 
-    def tensors_in(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
-        return super().tensors_in(state) | state["teacher"]
+    def state_tensors(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
+        return super().state_tensors(state) | state["teacher"]
 
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -124,7 +129,7 @@ class Cotta(Method):
         return super().state() | {"teacher": teacher, "device_generator": drawn}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """To the bit on the kind of device that it was taken on; on another the random numbers start anew."""
+        """Exact on the same kind of device; on another one the random numbers start again from the seed."""
         super().load_state(state)
         self.load_tensors(state["teacher"])
         if self.device_generator is not None:
@@ -132,3 +137,50 @@ class Cotta(Method):
             self.device_generator.manual_seed(self.seed)
             if drawn is not None:
                 self.device_generator.set_state(drawn)
+
+
+def augment(
+    images: Tensor, preprocessing: Preprocessing, generator: torch.Generator, noise: torch.Generator | None = None
+) -> Tensor:
+    """CoTTA's random view of normalised images [B, C, H, W]: colour jitter, small affine motion, blur, flip, noise.
+
+    One draw for the whole batch. Works on pixels in [0, 1]. noise: generator of the noise on the images' device; None:
+    `generator`."""
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms import functional as F
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * torch.rand((), generator=generator).item()
+
+    x = preprocessing.denormalise(images).clamp(0, 1)
+    jitters: list[Callable[[Tensor], Tensor]] = [
+        lambda x: F.adjust_brightness(x, uniform(0.6, 1.4)),
+        lambda x: F.adjust_contrast(x, uniform(0.7, 1.3)),
+        lambda x: F.adjust_saturation(x, uniform(0.5, 1.5)),
+        lambda x: F.adjust_hue(x, uniform(-0.06, 0.06)),
+        lambda x: F.adjust_gamma(x, uniform(0.7, 1.3)),
+    ]
+    for choice in torch.randperm(len(jitters), generator=generator).tolist():
+        x = jitters[choice](x)
+    height, width = x.shape[-2:]
+    x = F.pad(x, [width // 2, height // 2], padding_mode="edge")
+    across, down = x.shape[-1] / 16, x.shape[-2] / 16
+    x = F.affine(
+        x,
+        angle=uniform(-15, 15),
+        translate=[round(uniform(-across, across)), round(uniform(-down, down))],
+        scale=uniform(0.9, 1.1),
+        shear=[0.0],
+        interpolation=InterpolationMode.BILINEAR,
+    )
+    x = F.center_crop(F.gaussian_blur(x, [5, 5], [uniform(0.001, 0.5)] * 2), [height, width])
+    if uniform(0, 1) < 0.5:
+        x = F.hflip(x)
+    noise = noise or generator
+    x = x + torch.randn(x.shape, generator=noise, device=noise.device).to(x) * 0.005
+    return _normalise(x.clamp(0, 1), preprocessing)
+
+
+def _normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    mean = torch.tensor(preprocessing.mean).to(images)[:, None, None]
+    return (images - mean) / torch.tensor(preprocessing.std).to(images)[:, None, None]

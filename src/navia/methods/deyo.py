@@ -1,93 +1,96 @@
 """DeYO: trust predictions that change when the object's shape is destroyed (Lee et al., 2024; arXiv 2403.07366)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from navia.errors import SpecError
-from navia.methods.base import METHODS, Learned, Look, Method, Sgd
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.options import SGDOptions
 from navia.methods.parameters import early_blocks, norm_parameters
 from navia.models.base import ViT
-from navia.models.forward import run
 
 
-def shuffle_patches(images: Tensor, order: Tensor, side: int) -> Tensor:
-    """Cut images [B, C, H, W] into side x side tiles and put tile order[b, k] [B, side^2] at place k (row by row).
-    Sizes that side does not divide are resized to the next smaller multiple and back."""
+def shuffle_patches(images: Tensor, order: Tensor, grid: int) -> Tensor:
+    """Cut images [B, C, H, W] into grid x grid tiles and put tile order[b, k] [B, grid^2] at place k, row by row.
+    Images that do not divide evenly are resized to the next smaller multiple and back."""
     batch, channels, height, width = images.shape
-    h, w = height // side, width // side
-    fits = (h * side, w * side) == (height, width)
-    x = images if fits else F.interpolate(images, (h * side, w * side), mode="bilinear", antialias=True)
-    tiles = x.unflatten(3, (side, w)).unflatten(2, (side, h)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    h, w = height // grid, width // grid
+    fits = (h * grid, w * grid) == (height, width)
+    x = images if fits else F.interpolate(images, (h * grid, w * grid), mode="bilinear", antialias=True)
+    tiles = x.unflatten(3, (grid, w)).unflatten(2, (grid, h)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     tiles = tiles[torch.arange(batch, device=x.device).unsqueeze(1), order.to(x.device)]
-    x = tiles.unflatten(1, (side, side)).permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, h * side, w * side)
+    x = tiles.unflatten(1, (grid, grid)).permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, h * grid, w * grid)
     return x if fits else F.interpolate(x, (height, width), mode="bilinear", antialias=True)
 
 
 @dataclass(frozen=True)
-class DeyoOptions(Sgd):
-    """filter_margin: keep samples with entropy below it * ln C; plpd: and whose label's probability falls by more than
-    this under the shuffle. margin: of the entropy weight. side: tiles per side. layers: 'all' norms or the 'early'
-    three quarters of the blocks."""
+class DeyoOptions(SGDOptions):
+    """Options of deyo.
+
+    Args:
+        filter_margin: Keep images with entropy below filter_margin * ln C.
+        margin: Margin of the entropy weight.
+        plpd: Keep images whose predicted label loses more than this probability when the tiles are shuffled.
+        grid: Tiles per side.
+        layers: Tune all LayerNorms, or those of the first three quarters of the blocks.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"side": "grid"}
 
     filter_margin: float = 0.5
     margin: float = 0.4
     plpd: float = 0.2
-    side: int = 4
-    layers: str = "all"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.layers not in ("all", "early"):
-            raise SpecError(f"layers must be all or early, got {self.layers!r}")
+    grid: int = 4
+    layers: Literal["all", "early"] = "all"
 
 
 @METHODS.register("deyo")
 class Deyo(Method):
+    """Entropy minimisation on images whose prediction depends on the shape of the object."""
+
     name = "deyo"
     Options = DeyoOptions
-    effort = 3
+    relative_cost = 3
 
     @classmethod
-    def tuned(cls, vit: ViT, options: DeyoOptions) -> list[str]:
+    def tuned_names(cls, vit: ViT, options: DeyoOptions) -> list[str]:
         return norm_parameters(vit, early_blocks(vit) if options.layers == "early" else None)
 
     @classmethod
-    def forwards(cls, vit: ViT, options: DeyoOptions) -> int:
-        return 2  # the images, and those in shuffled patches
+    def num_forwards(cls, vit: ViT, options: DeyoOptions) -> int:
+        return 2  # the images, and the images with shuffled tiles
 
-    def look(self, images: Tensor) -> Look:
-        return self.look_with_gradient(images)
+    def forward_step(self, images: Tensor) -> Prediction:
+        return self.forward_with_grad(images)
 
-    def learn(self, look: Look) -> Learned:
-        assert look.outcome is not None
-        logits, o = look.outcome.logits, self.options
-        h, certain = self.reliable(logits, o.filter_margin)
+    def update(self, prediction: Prediction) -> UpdateResult:
+        logits, o = prediction.output.logits, self.options
+        h, certain = self.reliable_entropy(logits, o.filter_margin)
         if not bool(certain.any()):
-            return Learned(kept=0)
+            return UpdateResult(kept=0)
         logits, h = logits[certain], h[certain]
-        drop = self._probability_drop(logits.detach(), look.images[certain])
+        drop = self._probability_drop(logits.detach(), prediction.images[certain])
         kept = drop > o.plpd
         if not bool(kept.any()):
-            return Learned(kept=0)
+            return UpdateResult(kept=0)
         h, drop = h[kept], drop[kept]
         weight = torch.exp(o.margin * self.log_classes - h.detach()) + torch.exp(drop)
         loss = (weight * h).mean()
-        self.descend(loss)
-        return Learned(int(kept.sum()), loss.item())
+        self.optimize(loss)
+        return UpdateResult(int(kept.sum()), loss.item())
 
     @torch.no_grad()
     def _probability_drop(self, logits: Tensor, images: Tensor) -> Tensor:
-        """PLPD: how much less probable the predicted label becomes once the tiles are shuffled [B]."""
-        shuffled = shuffle_patches(images, self.orders(len(images)), self.options.side)
-        after = run(
-            self.vit, shuffled, self.reduce, touch=self.touch(), classes=self.classes, breathe=self.breathe
-        ).logits.softmax(dim=1)
+        """PLPD: probability that the predicted label loses when the tiles are shuffled [B]."""
+        shuffled = shuffle_patches(images, self.orders(len(images)), self.options.grid)
+        after = self.forward(shuffled).logits.softmax(dim=1)
         p, label = logits.softmax(dim=1).max(dim=1)
         return p - after.gather(1, label.unsqueeze(1)).squeeze(1)
 
     def orders(self, count: int) -> Tensor:
-        """An independent permutation of the tiles for each image [count, side^2]."""
-        return torch.rand(count, self.options.side**2, generator=self.generator).argsort(dim=1)
+        """An independent permutation of the tiles for each image [count, grid^2]."""
+        return torch.rand(count, self.options.grid**2, generator=self.generator).argsort(dim=1)

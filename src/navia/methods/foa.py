@@ -4,137 +4,142 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from navia.errors import NaviaError, SpecError
-from navia.methods.base import METHODS, Learned, Look, Method, Options
-from navia.methods.losses import entropy
-from navia.methods.moments import batch_moments
+from navia.methods.align import BUFFER_NAMES
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import ActivationShift, FeatureBuffer, batch_moments, check_buffer, entropy
 from navia.methods.navia import prompt_bound
-from navia.methods.parameters import single
-from navia.methods.recent import Recent, check_recent
-from navia.methods.shift import ActivationShift
+from navia.methods.options import Options
+from navia.methods.parameters import to_float32
 from navia.models.base import ViT
-from navia.models.forward import Outcome, Touch, head, run
+from navia.models.forward import ForwardOutput, TokenEdits, head
 
 
 @dataclass(frozen=True)
 class FoaOptions(Options):
-    """prompts: tokens that are optimised. population: candidates per batch, one of them the best so far; 0: it and
-    4 + 3 ln(dimensions) others. weight: of the squared statistics distance. sigma: first step of CMA-ES. diagonal: estimate
-    variances only (much cheaper). enough, recent: as for align."""
+    """Options of foa.
+
+    Args:
+        prompts: Number of prompt tokens.
+        population: Candidates per batch, the best so far included; 0: it and 4 + 3 ln(dimensions) others.
+        discrepancy_weight: Weight of the squared distance of the statistics.
+        sigma: Initial step size of CMA-ES.
+        diagonal: Estimate variances only, which is much cheaper.
+        shift: Apply the activation shift to the predictions.
+        min_batch: As for align.
+        buffer_size: As for align.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = BUFFER_NAMES
 
     prompts: int = 3
     population: int = 0
-    weight: float = 0.4
+    discrepancy_weight: float = 0.4
     sigma: float = 1.0
     diagonal: bool = False
     shift: bool = True
-    enough: int = 8
-    recent: int = 32
+    min_batch: int = 8
+    buffer_size: int = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_recent(self.enough, self.recent)
+        check_buffer(self.min_batch, self.buffer_size)
         if self.prompts < 1 or self.population in (1, 2):
             raise SpecError("foa needs at least 1 prompt and a population of at least 3 (or 0: by the model's width)")
 
 
 @METHODS.register("foa")
 class Foa(Method):
+    """Prompts optimised by CMA-ES, without gradients."""
+
     name = "foa"
     Options = FoaOptions
-    effort = 27
+    relative_cost = 27
     needs_source = True
-    answers_by = ("shift",)
+    output_options = ("shift",)
 
     @classmethod
-    def tuned(cls, vit: ViT, options: FoaOptions) -> list[str]:
+    def tuned_names(cls, vit: ViT, options: FoaOptions) -> list[str]:
         return []
 
     @classmethod
-    def added(cls, vit: ViT, options: FoaOptions) -> int:
-        return options.prompts * vit.dim
+    def num_added_parameters(cls, vit: ViT, options: FoaOptions) -> int:
+        return options.prompts * vit.embed_dim
 
     @classmethod
-    def forwards(cls, vit: ViT, options: FoaOptions) -> int:
-        return population(options.prompts * vit.dim, options) + 1  # and the best so far
+    def num_forwards(cls, vit: ViT, options: FoaOptions) -> int:
+        return population(options.prompts * vit.embed_dim, options) + 1  # the candidates and the best so far
 
     @classmethod
-    def extra_tokens(cls, options: FoaOptions) -> int:
+    def num_extra_tokens(cls, options: FoaOptions) -> int:
         return options.prompts
 
-    def start(self) -> None:
-        shape = (self.options.prompts, self.vit.dim)
-        bound = prompt_bound(self.vit.patch_size, self.vit.dim)
+    def setup(self) -> None:
+        shape = (self.options.prompts, self.vit.embed_dim)
+        bound = prompt_bound(self.vit.patch_size, self.vit.embed_dim)
         first = (torch.rand(shape, generator=self.generator) * 2 - 1) * bound
-        self.memory["prompts"] = first.to(self.vit.cls_token.device)
+        self.memory["prompts"] = first.to(self.vit.device)
         self.search = _Search(shape[0] * shape[1], self.options, self.seed)
 
-    def touch(self) -> Touch:
-        return Touch(prompts=self.memory["prompts"])
+    def token_edits(self) -> TokenEdits:
+        return TokenEdits(prompts=self.memory["prompts"])
 
     @torch.no_grad()
-    def look(self, images: Tensor) -> Look:
-        """Try every candidate and the best prompts so far; answer with the fittest, shifted."""
-        recent = self._recent.lent(len(images))
-        if not self._recent.suffice(len(images) + (0 if recent is None else len(recent))):
-            outcome = self.walk(images, features=True)
-            return Look(self._answer(outcome), images, outcome, Learned(kept=0, note="too few images for statistics yet"))
+    def forward_step(self, images: Tensor) -> Prediction:
+        """Evaluate every candidate and the best prompts so far; predict with the best one, shifted."""
+        buffered = self._buffer.get(len(images))
+        if not self._buffer.is_enough(len(images) + (0 if buffered is None else len(buffered))):
+            output = self.forward(images, features=True)
+            return Prediction(
+                self._logits(output), images, output, UpdateResult(kept=0, note="too few images for statistics yet")
+            )
         shape = self.memory["prompts"].shape
         candidates = [*self.search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
         losses, best, features = [], None, []
         for candidate in candidates:
             prompts = torch.from_numpy(candidate).to(self.memory["prompts"]).view(shape)
-            outcome = run(
-                self.vit,
-                images,
-                self.reduce,
-                touch=Touch(prompts=prompts),
-                classes=self.classes,
-                features=True,
-                breathe=self.breathe,
-            )
-            loss = self._fitness(outcome, recent)
+            output = self.forward(images, features=True, edits=TokenEdits(prompts=prompts))
+            loss = self._fitness(output, buffered)
             if best is None or loss < min(losses):
-                best = (prompts, outcome)
+                best = (prompts, output)
             losses.append(loss)
-            features.append(single(outcome.pooled[:, 0]).mean(dim=0))
+            features.append(to_float32(output.pooled[:, 0]).mean(dim=0))
         assert best is not None
-        prompts, outcome = best
-        answer = self._answer(outcome)
+        prompts, output = best
+        logits = self._logits(output)
         if math.inf in losses:
-            self.search.take_back()
-            return Look(answer, images, outcome, Learned(kept=0, note="the loss of a candidate is not finite"))
+            self.search.undo_ask()
+            return Prediction(logits, images, output, UpdateResult(kept=0, note="the loss of a candidate is not finite"))
         self.search.tell(candidates, losses)
         self._shift.update(torch.stack(features).mean(dim=0))
         self.memory["prompts"] = prompts
-        return Look(answer, images, outcome, Learned(kept=len(images), loss=min(losses)))
+        return Prediction(logits, images, output, UpdateResult(kept=len(images), loss=min(losses)))
 
-    def learn(self, look: Look) -> Learned:
-        assert look.learned is not None
-        assert look.outcome is not None
-        assert look.outcome.features is not None
-        self._recent.add(look.outcome.features, len(look.images))
-        return look.learned
+    def update(self, prediction: Prediction) -> UpdateResult:
+        assert prediction.update_result is not None
+        assert prediction.output.features is not None
+        self._buffer.add(prediction.output.features, len(prediction.images))
+        return prediction.update_result
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        return self._answer(self.walk(images))
+        return self._logits(self.forward(images))
 
-    def _answer(self, outcome: Outcome) -> Tensor:
-        return head(self.vit, outcome.pooled, self._shift.vector() if self.options.shift else None, self.classes)
+    def _logits(self, output: ForwardOutput) -> Tensor:
+        return head(self.vit, output.pooled, self._shift.vector() if self.options.shift else None, self.classes)
 
     @property
-    def _recent(self) -> Recent:
-        return Recent(self.memory, self.options.enough, self.options.recent)
+    def _buffer(self) -> FeatureBuffer:
+        return FeatureBuffer(self.memory, self.options.min_batch, self.options.buffer_size)
 
-    def remembers(self) -> dict[str, tuple[int | None, ...]]:
-        return {"recent": (None, self.vit.depth, self.vit.dim), "running_feature": (self.vit.dim,)}
+    def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        return {"recent": (None, self.vit.depth, self.vit.embed_dim), "running_feature": (self.vit.embed_dim,)}
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"search": self.search.state()}
@@ -148,33 +153,33 @@ class Foa(Method):
         assert self.source is not None
         return ActivationShift(self.source, self.memory)
 
-    def _fitness(self, outcome: Outcome, recent: Tensor | None) -> float:
-        """sum H + weight B/64 (|std_t - std_S|^2 + |mean_t - mean_S|^2); infinite where that is no number."""
+    def _fitness(self, output: ForwardOutput, buffered: Tensor | None) -> float:
+        """sum H + weight B/64 (|std_t - std_S|^2 + |mean_t - mean_S|^2); infinite if it is not finite."""
         assert self.source is not None
-        assert outcome.features is not None
-        count = len(outcome.features)
-        mean, std = batch_moments(outcome.features, recent=recent)
+        assert output.features is not None
+        count = len(output.features)
+        mean, std = batch_moments(output.features, buffer=buffered)
         distance = (std - self.source.std).square().sum() + (mean - self.source.mean).square().sum()
-        loss = float(entropy(outcome.logits).sum() + self.options.weight * count / 64 * distance)
+        loss = float(entropy(output.logits).sum() + self.options.discrepancy_weight * count / 64 * distance)
         return loss if math.isfinite(loss) else math.inf
 
 
 def population(dimensions: int, options: FoaOptions) -> int:
-    """Candidates that CMA-ES draws for a batch: as many as Hansen's tutorial advises, if not told otherwise."""
+    """Candidates that CMA-ES draws per batch; by default Hansen's recommendation."""
     return options.population - 1 if options.population else int(4 + 3 * math.log(dimensions))
 
 
 class _Search:
-    """CMA-ES around zero with random numbers of its own. Its state is a dictionary of tensors and numbers, from which a
-    stream goes on to the bit: the attributes of pycma's strategy that one generation hands on to the next."""
+    """CMA-ES around zero with its own random numbers. Its state is a dictionary of tensors and numbers, the attributes of
+    pycma's strategy that the next generation needs, so a stream resumes exactly."""
 
     ARRAYS = ("mean", "mean_old", "pc", "pc2", "adapt_sigma.ps", "sigma_vec.scaling")
     NUMBERS = ("sigma", "countiter", "countevals", "adapt_sigma.delta", "sigma_vec.is_identity")
-    FULL_ARRAYS = ("sm.C", "sm.B", "sm.D")  # the covariance and its eigenvectors and axes, which are updated now and then
+    FULL_ARRAYS = ("sm.C", "sm.B", "sm.D")  # the covariance, its eigenvectors and axes
     FULL_NUMBERS = ("sm.last_update", "sm.count_tell", "sm.count_eigen")
 
     def __init__(self, dimensions: int, options: FoaOptions, seed: int) -> None:
-        self.made_of = (dimensions, options, seed)
+        self.arguments = (dimensions, options, seed)
         self.random = np.random.RandomState(seed)
         self.strategy = self._strategy()
         self._arrays = self.ARRAYS + (() if options.diagonal else self.FULL_ARRAYS)
@@ -185,7 +190,7 @@ class _Search:
             import cma
         except ImportError as error:
             raise NaviaError("method 'foa' needs the cma package: pip install 'navia[bench]'") from error
-        dimensions, options, _ = self.made_of
+        dimensions, options, _ = self.arguments
         settings: dict[str, Any] = {
             "popsize": population(dimensions, options),
             "verbose": -9,
@@ -206,14 +211,14 @@ class _Search:
     def tell(self, candidates: list[np.ndarray], losses: list[float]) -> None:
         self.strategy.tell(candidates, losses)
 
-    def take_back(self) -> None:
-        """Candidates that cannot be told are asked for again."""
+    def undo_ask(self) -> None:
+        """The next `ask` returns the same candidates again."""
         drawn, directions = self._before_ask
         self.random.set_state(drawn)
         self.strategy.pop_injection_directions = list(directions)
 
     def state(self) -> dict[str, Any]:
-        """Tensors and plain numbers, as copies. A tensor keeps the order of its array in memory: sums follow it."""
+        """Copies as tensors and plain numbers. A tensor keeps its array's memory order, because sums depend on it."""
         drawn: Any = self.random.get_state(legacy=False)
         found: dict[str, Any] = {name: torch.from_numpy(np.array(self._get(name), np.float64)) for name in self._arrays}
         found |= {name: np.asarray(self._get(name)).item() for name in self._numbers}
@@ -223,7 +228,7 @@ class _Search:
         return found | {"random.has_gauss": int(drawn["has_gauss"]), "random.gauss": float(drawn["gauss"])}
 
     def load_state(self, state: object) -> None:
-        """Back to a state from `state()`, to the bit; anything else is refused before it changes anything."""
+        """Restore a state from `state()` exactly; anything else is refused before anything changes."""
         own = self.state()
         if not isinstance(state, Mapping) or state.keys() != own.keys():
             raise NaviaError(
@@ -249,7 +254,7 @@ class _Search:
         self.random.set_state(drawn | {"has_gauss": state["random.has_gauss"], "gauss": state["random.gauss"]})
 
     def __getstate__(self) -> tuple[tuple[int, FoaOptions, int], dict[str, Any]]:
-        return self.made_of, self.state()
+        return self.arguments, self.state()
 
     def __setstate__(self, saved: tuple[tuple[int, FoaOptions, int], dict[str, Any]]) -> None:
         self.__init__(*saved[0])  # type: ignore[misc]
@@ -257,7 +262,7 @@ class _Search:
 
     def _directions(self) -> np.ndarray:
         """[K, dimensions] mirrors of bad candidates, which a small population tries in the next generation."""
-        return np.array(self.strategy.pop_injection_directions, np.float64).reshape(-1, self.made_of[0])
+        return np.array(self.strategy.pop_injection_directions, np.float64).reshape(-1, self.arguments[0])
 
     def _get(self, name: str) -> Any:
         *way, last = name.split(".")

@@ -1,4 +1,4 @@
-"""FOA-BP: FOA's fitness minimised by gradients on the norms, with its activation shift (Niu et al., 2024, appendix)."""
+"""FOA-BP: FOA's fitness minimised by gradients on the LayerNorms, with its activation shift (Niu et al., 2024, appendix)."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,14 @@ from navia.methods.base import METHODS
 
 @dataclass(frozen=True)
 class FoaBpOptions(AlignOptions):
-    """As align, but with the activation shift on."""
+    """Options of align, with the activation shift on."""
 
     shift: bool = True
 
 
 @METHODS.register("foa_bp")
 class FoaBp(Align):
+    """Align with FOA's activation shift."""
+
     name = "foa_bp"
     Options = FoaBpOptions

@@ -1,14 +1,15 @@
-"""LAME: leave the model alone, correct the predictions so that neighbours agree (Boudiaf et al., 2022; arXiv 2201.05718)."""
+"""LAME: keep the model, correct the predictions so that similar images agree (Boudiaf et al., 2022; arXiv 2201.05718)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from navia.errors import SpecError
-from navia.methods.base import METHODS, Look, Method, Options
+from navia.methods.base import METHODS, Method, Prediction
+from navia.methods.options import Options
 from navia.models.base import ViT
 
 
@@ -45,43 +46,47 @@ def laplacian_optimisation(probabilities: Tensor, w: Tensor, steps: int = 100) -
 
 @dataclass(frozen=True)
 class LameOptions(Options):
-    """affinity: knn, rbf or linear; neighbours: k; symmetric: average the affinities of both directions."""
+    """Options of lame.
 
-    affinity: str = "knn"
+    Args:
+        affinity: How similar two images are.
+        neighbours: Number of nearest neighbours k.
+        symmetric: Average the affinities of both directions.
+    """
+
+    affinity: Literal["knn", "rbf", "linear"] = "knn"
     neighbours: int = 5
     symmetric: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.affinity not in ("knn", "rbf", "linear"):
-            raise SpecError(f"affinity must be knn, rbf or linear, got {self.affinity!r}")
         if self.neighbours < 1:
             raise SpecError("neighbours must be at least 1")
 
 
 @METHODS.register("lame")
 class Lame(Method):
-    """Answers log-probabilities: their softmax is the corrected assignment."""
+    """Corrects the predictions of a batch; returns log-probabilities."""
 
     name = "lame"
     Options = LameOptions
-    effort = 1
-    per_picture = False
-    answers_by = ("affinity", "neighbours", "symmetric")
+    relative_cost = 1
+    per_image = False
+    output_options = ("affinity", "neighbours", "symmetric")
 
     @classmethod
-    def tuned(cls, vit: ViT, options: Any) -> list[str]:
+    def tuned_names(cls, vit: ViT, options: Any) -> list[str]:
         return []
 
     @torch.no_grad()
-    def look(self, images: Tensor) -> Look:
-        outcome = self.walk(images)
-        features = F.normalize(outcome.pooled[:, 0].float(), dim=1)
+    def forward_step(self, images: Tensor) -> Prediction:
+        output = self.forward(images)
+        features = F.normalize(output.pooled[:, 0].float(), dim=1)
         o = self.options
         w = affinity(features, o.affinity, o.neighbours, o.symmetric)
-        y = laplacian_optimisation(outcome.logits.float().softmax(dim=1), w)
-        return Look(y.clamp(min=1e-30).log(), images, outcome)
+        y = laplacian_optimisation(output.logits.float().softmax(dim=1), w)
+        return Prediction(y.clamp(min=1e-30).log(), images, output)
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        return self.look(images).logits
+        return self.forward_step(images).logits

@@ -1,4 +1,4 @@
-"""No adaptation: the model as it is, at most with FOA's activation shift."""
+"""No adaptation: the source model, optionally with FOA's activation shift."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,53 +6,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navia.methods.base import METHODS, Learned, Look, Method, Options
-from navia.methods.parameters import single
-from navia.methods.shift import ActivationShift
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import ActivationShift
+from navia.methods.options import Options
+from navia.methods.parameters import to_float32
 from navia.models.base import ViT
 from navia.models.forward import head
 
 
 @dataclass(frozen=True)
 class NoneOptions(Options):
-    """shift: move the CLS feature by (source mean - running mean) before the classifier; needs source statistics."""
+    """Options of none.
+
+    Args:
+        shift: Move the final CLS feature by (source mean - running mean) before the classifier; needs source statistics.
+    """
 
     shift: bool = False
 
 
 @METHODS.register("none")
 class NoAdaptation(Method):
+    """The source model."""
+
     name = "none"
     Options = NoneOptions
-    effort = 1
-    answers_by = ("shift",)
+    relative_cost = 1
+    output_options = ("shift",)
 
     def _wants_source(self) -> bool:
         return bool(self.options.shift)
 
     @classmethod
-    def tuned(cls, vit: ViT, options: Any) -> list[str]:
+    def tuned_names(cls, vit: ViT, options: Any) -> list[str]:
         return []
 
     @torch.no_grad()
-    def look(self, images: Tensor) -> Look:
-        outcome = self.walk(images)
-        if not self.options.shift:
-            return Look(outcome.logits, images, outcome)
-        assert self.source is not None
-        shift = ActivationShift(self.source, self.memory)
-        return Look(head(self.vit, outcome.pooled, shift.vector(), self.classes), images, outcome)
-
-    def learn(self, look: Look) -> Learned:
+    def forward_step(self, images: Tensor) -> Prediction:
+        output = self.forward(images)
+        logits = output.logits
         if self.options.shift:
-            assert self.source is not None
-            assert look.outcome is not None
-            ActivationShift(self.source, self.memory).update(single(look.outcome.pooled[:, 0]).mean(dim=0))
-        return Learned(kept=0)
+            logits = head(self.vit, output.pooled, self._shift.vector(), self.classes)
+        return Prediction(logits, images, output)
 
-    def remembers(self) -> dict[str, tuple[int | None, ...]]:
-        return {"running_feature": (self.vit.dim,)}
+    def update(self, prediction: Prediction) -> UpdateResult:
+        if self.options.shift:
+            self._shift.update(to_float32(prediction.output.pooled[:, 0]).mean(dim=0))
+        return UpdateResult(kept=0)
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        return self.look(images).logits
+        return self.forward_step(images).logits
+
+    def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        return {"running_feature": (self.vit.embed_dim,)}
+
+    @property
+    def _shift(self) -> ActivationShift:
+        assert self.source is not None
+        return ActivationShift(self.source, self.memory)

@@ -1,4 +1,4 @@
-"""Which parameters a method tunes, and how it gets them for itself without touching the model that it was given."""
+"""Which parameters a method tunes, and the private copy of the model that holds them."""
 
 import copy
 import hashlib
@@ -12,38 +12,37 @@ from navia.models.base import ViT
 
 
 def private_copy(vit: ViT, tuned: Collection[str]) -> ViT:
-    """The same model with parameters of its own where `tuned` names them; all others share their memory with the
-    original and are frozen. Original and copy may be used side by side, and so may several copies.
+    """A copy of the model with its own `tuned` parameters; all others share memory with the original and are frozen.
 
-    Own parameters have at least single precision: in half precision most steps would be rounded away. The copy of a model
-    in half precision therefore runs under autocast to the model's type, and its logits and features are float32."""
+    Tuned parameters are at least float32: in half precision most steps would be rounded away. The copy of a model in half
+    precision therefore runs under autocast to the model's type, and its logits and features are float32."""
     memo: dict[int, object] = {id(buffer): buffer for buffer in vit.buffers()}
     missing = set(tuned)
     for name, parameter in vit.model.named_parameters():
         own = name in missing
         missing.discard(name)
-        value = single(parameter.detach().clone()) if own else parameter.detach()
+        value = to_float32(parameter.detach().clone()) if own else parameter.detach()
         memo[id(parameter)] = nn.Parameter(value, requires_grad=own)
     if missing:
         raise SpecError(f"{vit.name} has no parameter {', '.join(sorted(missing))}")
-    twin = copy.deepcopy(vit, memo)
-    if twin.precision is None and is_half(vit):
-        twin.precision = vit.cls_token.dtype
-    return twin.eval()
+    private = copy.deepcopy(vit, memo)
+    if private.precision is None and is_half(vit):
+        private.precision = vit.dtype
+    return private.eval()
 
 
-def single(x: Tensor) -> Tensor:
-    """x in single precision; as it is where it has that or more."""
+def to_float32(x: Tensor) -> Tensor:
+    """x in float32, or in its own type if that is more precise."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def is_half(vit: ViT) -> bool:
     """Whether the weights are in half precision (bfloat16 or float16)."""
-    return vit.cls_token.dtype in (torch.bfloat16, torch.float16)
+    return vit.dtype in (torch.bfloat16, torch.float16)
 
 
 def norm_parameters(vit: ViT, blocks: range | None = None) -> list[str]:
-    """Names of the LayerNorms' gains and biases: of all norms, or only of those inside `blocks` (final norm excluded)."""
+    """Names of the LayerNorms' weights and biases: of all norms, or of those in `blocks` (without the final norm)."""
     norms = list(vit.layer_norms())
     if blocks is not None:
         norms = norms[2 * blocks.start : 2 * blocks.stop]  # two norms per block, in the order of the forward
@@ -51,13 +50,12 @@ def norm_parameters(vit: ViT, blocks: range | None = None) -> list[str]:
 
 
 def early_blocks(vit: ViT) -> range:
-    """The first three quarters of the blocks (0-8 of 12): SAR and DeYO leave the last ones alone."""
+    """The first three quarters of the blocks (0-8 of 12), which SAR and DeYO tune."""
     return range(vit.depth * 3 // 4)
 
 
 def weights_and_biases(vit: ViT) -> list[str]:
-    """Every module's weights and biases (torchvision calls some in_proj_weight), but no token and no position embedding, nor
-    scales of layers (CoTTA)."""
+    """Weights and biases of all modules (CoTTA): no token, no position embedding, no layer scale."""
     return [name for name, _ in vit.model.named_parameters() if name.endswith(("weight", "bias"))]
 
 
@@ -92,14 +90,14 @@ def fingerprint(vit: ViT) -> str:
     return digest.hexdigest()
 
 
-def relative_move(now: Mapping[str, Tensor], source: Mapping[str, Tensor], vit: ViT) -> float:
-    """|now - source| / |source| over the model's own parameters: those that a method adds start at zero, without scale."""
+def relative_change(now: Mapping[str, Tensor], source: Mapping[str, Tensor], vit: ViT) -> float:
+    """|now - source| / |source| over the model's own parameters; added ones start at zero and have no scale."""
     names = [name for name, _ in vit.model.named_parameters() if name in now]
     if not names:
         return 0.0
     before = [source[name] for name in names]
-    apart = torch._foreach_sub([now[name].detach() for name in names], before)
-    return float(norm_of(apart) / norm_of(before).clamp(min=1e-12))
+    difference = torch._foreach_sub([now[name].detach() for name in names], before)
+    return float(norm_of(difference) / norm_of(before).clamp(min=1e-12))
 
 
 def norm_of(tensors: Sequence[Tensor]) -> Tensor:

@@ -2,90 +2,93 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from navia.errors import SpecError
-from navia.methods.base import METHODS, Learned, Look, Method, Sgd
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.options import SGDOptions
 from navia.methods.parameters import early_blocks, norm_of, norm_parameters
 from navia.models.base import ViT
 
 
 @dataclass(frozen=True)
-class SarOptions(Sgd):
-    """margin: keep samples with entropy below margin * ln C. rho: radius of the perturbation. recover: restore the source
-    when the running loss falls below it. variant: 'official' filters the first choice again and answers the first
-    forward; 'foa' filters all samples afresh and answers the second, perturbed forward (the paper's rows).
-    compat: recover as the reference code does, keeping momentum and running loss."""
+class SarOptions(SGDOptions):
+    """Options of sar.
+
+    Args:
+        margin: Keep images with entropy below margin * ln C.
+        rho: Radius of the perturbation.
+        recover: Restore the source when the running loss falls below it.
+        variant: 'official' filters the first selection again and returns the first forward; 'foa' filters all images anew
+            and returns the second, perturbed forward (the paper's rows).
+        compat: Recover like the reference code, which keeps momentum and running loss.
+    """
 
     margin: float = 0.4
     rho: float = 0.05
     recover: float = 0.2
-    variant: str = "official"
+    variant: Literal["official", "foa"] = "official"
     compat: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variant not in ("official", "foa"):
-            raise SpecError(f"variant must be official or foa, got {self.variant!r}")
 
 
 @METHODS.register("sar")
 class Sar(Method):
+    """Entropy minimisation at the worst point within rho of the parameters."""
+
     name = "sar"
     Options = SarOptions
-    effort = 4
+    relative_cost = 4
 
     @classmethod
-    def tuned(cls, vit: ViT, options: SarOptions) -> list[str]:
+    def tuned_names(cls, vit: ViT, options: SarOptions) -> list[str]:
         return norm_parameters(vit, early_blocks(vit))
 
     @classmethod
-    def forwards(cls, vit: ViT, options: SarOptions) -> int:
-        return 2  # on the way up the hill and on top of it
+    def num_forwards(cls, vit: ViT, options: SarOptions) -> int:
+        return 2  # at the parameters, and at the perturbed ones
 
     @classmethod
-    def backwards(cls, vit: ViT, options: SarOptions) -> int:
-        return 2  # up the hill, then down
+    def num_backwards(cls, vit: ViT, options: SarOptions) -> int:
+        return 2  # for the perturbation, and for the step
 
-    def start(self) -> None:
+    def setup(self) -> None:
         self.memory.update(running_loss=None, recoveries=0)
         self._source = {name: p.detach().clone() for name, p in self.parameters.items()}
 
-    def look(self, images: Tensor) -> Look:
-        look = self.look_with_gradient(images)
+    def forward_step(self, images: Tensor) -> Prediction:
+        prediction = self.forward_with_grad(images)
         if self.options.variant == "foa":
-            look.learned = self._learn(look)
-        return look
+            prediction.update_result = self._update(prediction)
+        return prediction
 
-    def learn(self, look: Look) -> Learned:
-        return look.learned or self._learn(look)
+    def update(self, prediction: Prediction) -> UpdateResult:
+        return prediction.update_result or self._update(prediction)
 
-    def _learn(self, look: Look) -> Learned:
-        assert look.outcome is not None
-        h, reliable = self.reliable(look.outcome.logits, self.options.margin)
+    def _update(self, prediction: Prediction) -> UpdateResult:
+        h, reliable = self.reliable_entropy(prediction.output.logits, self.options.margin)
         if not bool(reliable.any()):
-            return Learned(kept=0)
-        before = self._climb(h[reliable].mean())
+            return UpdateResult(kept=0)
+        before = self._perturb(h[reliable].mean())
         with torch.enable_grad():
-            second = self.walk(look.images)
+            second = self.forward(prediction.images)
         if self.options.variant == "foa":
-            look.logits = second.logits.detach()
+            prediction.logits = second.logits.detach()
             reliable = torch.ones_like(reliable)
-        h, low = self.reliable(second.logits, self.options.margin)
+        h, low = self.reliable_entropy(second.logits, self.options.margin)
         kept = reliable & low
         loss = h[kept].mean() if bool(kept.any()) else None
         if loss is not None:
-            self.pull(loss)  # up there: the backward pass reads the parameters too
-        self._put(before)
+            self.backward(loss)  # before the parameters are restored: the backward pass reads them
+        self._set_parameters(before)
         if loss is None:
-            return Learned(kept=0)
-        self.advance()
-        return Learned(int(kept.sum()), loss.item(), note=self._maybe_recover(loss.item()))
+            return UpdateResult(kept=0)
+        self.optimizer_step()
+        return UpdateResult(int(kept.sum()), loss.item(), note=self._maybe_recover(loss.item()))
 
-    def _climb(self, loss: Tensor) -> dict[str, Tensor]:
-        """theta <- theta + rho g / |g|; the parameters before it, to come back to."""
+    def _perturb(self, loss: Tensor) -> dict[str, Tensor]:
+        """theta <- theta + rho g / |g|; returns the parameters before it."""
         before = {name: p.detach().clone() for name, p in self.parameters.items()}
         gradients = torch.autograd.grad(loss, list(self.parameters.values()))
         scale = self.options.rho / (norm_of(gradients) + 1e-12)
@@ -93,19 +96,19 @@ class Sar(Method):
             parameter.data.add_(gradient * scale)
         return before
 
-    def _put(self, values: Mapping[str, Tensor]) -> None:
+    def _set_parameters(self, values: Mapping[str, Tensor]) -> None:
         for name, parameter in self.parameters.items():
             parameter.data.copy_(values[name])
 
     def _maybe_recover(self, loss: float) -> str | None:
-        """Track the loss; a very low one announces collapse: back to the source."""
+        """Update the running loss; restore the source if it is so low that the model is about to collapse."""
         running = self.memory["running_loss"]
         running = loss if running is None else 0.9 * running + 0.1 * loss
         self.memory["running_loss"] = running
         if running >= self.options.recover:
             return None
         self.memory["recoveries"] += 1
-        self._put(self._source)
+        self._set_parameters(self._source)
         if not self.options.compat:
             self.memory["running_loss"] = None
             assert self.optimizer is not None

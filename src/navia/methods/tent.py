@@ -1,23 +1,25 @@
-"""Tent: lower the entropy of the predictions by tuning the norms (Wang et al., 2021; arXiv 2006.10726)."""
+"""Tent: minimise the entropy of the predictions by tuning the LayerNorms (Wang et al., 2021; arXiv 2006.10726)."""
 
 from torch import Tensor
 
-from navia.methods.base import METHODS, Learned, Look, Method, Sgd
-from navia.methods.losses import entropy
+from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import entropy
+from navia.methods.options import SGDOptions
 
 
 @METHODS.register("tent")
 class Tent(Method):
+    """L = mean H."""
+
     name = "tent"
-    Options = Sgd
-    distributable = True
+    Options = SGDOptions
+    supports_distributed = True
 
-    def look(self, images: Tensor) -> Look:
-        return self.look_with_gradient(images)
+    def forward_step(self, images: Tensor) -> Prediction:
+        return self.forward_with_grad(images)
 
-    def learn(self, look: Look) -> Learned:
-        assert look.outcome is not None
-        count = self.world.count(len(look.images))
-        loss = entropy(look.outcome.logits).sum() / count
-        self.descend(loss)
-        return Learned(kept=len(look.images), loss=self.world.total_(loss.detach()).item())
+    def update(self, prediction: Prediction) -> UpdateResult:
+        count = self.distributed.count(len(prediction.images))
+        loss = entropy(prediction.output.logits).sum() / count
+        self.optimize(loss)
+        return UpdateResult(kept=len(prediction.images), loss=self.distributed.sum_(loss.detach()).item())

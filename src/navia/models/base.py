@@ -1,4 +1,4 @@
-"""A Vision Transformer as navia sees it: the parts that the one forward walks through, whichever library made them."""
+"""The interface of a Vision Transformer: the parts that the one forward calls, whichever library made the model."""
 
 import copy
 import math
@@ -11,23 +11,36 @@ import torch
 from torch import Tensor, nn
 
 from navia.data.preprocessing import Preprocessing
-from navia.errors import InputError
+from navia.errors import InputError, ModelError
 from navia.reduction import ReducerLike, Tokens, parse
 
 _MARGIN = 5.0  # that values may lie outside of [0, 1] before normalisation: noise does, pixels from 0 to 255 far more
 
 
 class ViT(nn.Module, ABC):
-    """Wraps a library's model without changing it. A subclass names its parts; parts are looked up in the model at
-    every call, so that `to`, deep copies and replaced sub-modules are honoured. Calling it gives logits [B, classes].
+    """A library's Vision Transformer behind one interface. The wrapped model is never changed.
 
-    How the forward walks through it may be changed at any time:
-    lean: keep only the tokens between blocks for the backward pass, which walks each block again: the same gradients,
-    less memory, more time.
-    precision: matrix products in another type than the weights' (bfloat16, where the hardware has it); None: theirs.
-    compiler: a backend of torch.compile for the forward and backward pass of the methods ("inductor"); None: eager. It
-    takes minutes before the first answer, and again for every other batch size.
-    whole_last_block: also compute those rows of the last block that nobody reads, in the library's own order of sums.
+    A subclass names the parts of its library's model (`embed`, `norm1`, `qkv`, ...). Parts are looked up in the model at
+    every call, so `to`, deep copies and replaced modules are honoured. Calling it returns logits [B, classes].
+
+    Args:
+        model: The library's module.
+        preprocessing: How images become inputs.
+        name: Name for messages and provenance.
+
+    Attributes:
+        grad_checkpointing: Keep only the tokens between blocks for the backward pass and recompute each block there: the
+            same gradients, less memory, more time.
+        precision: Type of the matrix products where it is not the weights' own (bfloat16); None: the weights' own.
+        compile_backend: Backend of torch.compile for the methods' forward ("inductor"); None: eager. Compiling takes
+            minutes before the first prediction, and again for every other batch size.
+        whole_last_block: Also compute the rows of the last block that nothing reads, in the library's order of sums.
+        labels: Names of the classes, if known.
+
+    Example:
+        >>> vit = navia.load("embedded")
+        >>> vit.embed_dim, vit.depth, vit.num_prefix_tokens
+        (64, 12, 1)
     """
 
     library: ClassVar[str]
@@ -37,35 +50,55 @@ class ViT(nn.Module, ABC):
         self.model = model
         self.preprocessing = preprocessing
         self.name = name
-        self.lean = False
+        self.grad_checkpointing = False
         self.precision: torch.dtype | None = None
-        self.compiler: str | None = None
+        self.compile_backend: str | None = None
         self.whole_last_block = False
-        self.labels: tuple[str, ...] | None = None  # names of the classes, see `navia.models.labels`
+        self.labels: tuple[str, ...] | None = None
         self._warned_of_range = False
 
     def view(self) -> Self:
-        """A second ViT over the same `model`, with the same settings; what is set on one does not show in the other."""
+        """A second ViT over the same `model`, with settings of its own."""
         other = copy.copy(self)
-        for name, value in vars(self).items():  # a shallow copy alone would share the tables of modules and hooks
+        for name, value in vars(self).items():  # a shallow copy would share the module and hook tables
             if isinstance(value, dict | set):
                 object.__setattr__(other, name, value.copy())
         return other
 
-    # ---- what it is
+    def __repr__(self) -> str:
+        height, width = self.image_size or self.preprocessing.size
+        return (
+            f"{type(self).__name__}({self.name!r}, depth={self.depth}, embed_dim={self.embed_dim},"
+            f" num_heads={self.num_heads}, image_size={height}x{width}, num_classes={self.num_classes},"
+            f" dtype={self.dtype}, device={self.device})"
+        )
+
+    # ---- properties
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.cls_token.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return self.cls_token.dtype
 
     @property
     @abstractmethod
-    def depth(self) -> int: ...
+    def depth(self) -> int:
+        """Number of blocks."""
 
     @property
     @abstractmethod
-    def heads(self) -> int: ...
+    def num_heads(self) -> int:
+        """Number of attention heads."""
 
     @property
     @abstractmethod
-    def prefix(self) -> int:
-        """CLS and whatever else stands before the image tokens: distillation token, registers."""
+    def num_prefix_tokens(self) -> int:
+        """Number of tokens before the image tokens: CLS, distillation token, registers."""
 
     @property
     @abstractmethod
@@ -86,12 +119,12 @@ class ViT(nn.Module, ABC):
         """(height, width) that the position embedding is made for; None: any multiple of the patch size."""
 
     @property
-    def reads(self) -> int | None:
-        """How many of the first rows `pool` looks at; None: all."""
+    def num_pooled_tokens(self) -> int | None:
+        """Number of leading tokens that `pool` reads; None: all."""
         return None
 
     @property
-    def dim(self) -> int:
+    def embed_dim(self) -> int:
         return self.cls_token.shape[-1]
 
     @property
@@ -108,18 +141,19 @@ class ViT(nn.Module, ABC):
         height, width = self.image_size or self.preprocessing.size
         return height // self.patch_size[0], width // self.patch_size[1]
 
-    # ---- what the forward calls, in this order
+    # ---- called by the forward, in this order
 
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
-        """Images -> tokens [B, prefix + image tokens, D], positions added."""
+        """Images [B, C, H, W] -> tokens with positions [B, N, D], prefix tokens first."""
 
-    def enter(self, tokens: Tensor) -> Tensor:
-        """What some families do between the embedding and the first block (CLIP's pre-norm, patch dropout)."""
+    def norm_pre(self, tokens: Tensor) -> Tensor:
+        """Applied between the embedding and the first block (CLIP's pre-norm, patch dropout)."""
         return tokens
 
     @abstractmethod
-    def norm1(self, layer: int, x: Tensor) -> Tensor: ...
+    def norm1(self, layer: int, x: Tensor) -> Tensor:
+        """The norm before the attention of block `layer` [B, N, D]."""
 
     @abstractmethod
     def qkv(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,45 +164,59 @@ class ViT(nn.Module, ABC):
 
     @abstractmethod
     def project(self, layer: int, attended: Tensor, normed: Tensor) -> Tensor:
-        """The heads' outputs [B, N, H*d] -> what is added to the residual stream."""
+        """Attention output [B, N, H*d] -> update of the residual stream [B, N, D]. normed: input of the attention."""
 
     @abstractmethod
     def mlp(self, layer: int, x: Tensor) -> Tensor:
-        """norm2 and MLP of the residual stream -> what is added to it."""
+        """norm2 and MLP of the residual stream [B, N, D] -> its update."""
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Tensor:
-        """The rows that the classifier reads, after the final norm [B, K, D]; row 0 is the CLS feature."""
+        """Features that the classifier reads, after the final norm [B, K, D]; row 0 is the CLS feature."""
 
     @abstractmethod
     def classify(self, pooled: Tensor) -> Tensor:
         """[B, K, D] -> logits [B, classes]."""
 
-    # ---- what adaptation tunes
+    # ---- tuned by the methods
 
     @abstractmethod
     def layer_norms(self) -> dict[str, nn.LayerNorm]:
         """The pre-norms of all blocks and the final norm, by their names in `model`, in the order of the forward."""
 
-    # ---- what its cost is counted from
+    # ---- counted by `navia.cost`
 
     @abstractmethod
-    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+    def block_modules(self, layer: int) -> tuple[nn.Module, nn.Module]:
         """The attention and the MLP module of a block."""
 
-    # ---- the boundary
+    # ---- inputs
 
     def forward(self, images: Tensor, reduce: ReducerLike = None, classes: Sequence[int] | Tensor | None = None) -> Tensor:
-        from navia.models.forward import run
+        """Logits of a batch.
+
+        Args:
+            images: Normalised images [B, C, H, W], see `preprocessing`.
+            reduce: Token reducer, such as "tome:8".
+            classes: Class indices; only their columns are returned.
+
+        Returns:
+            Logits [B, classes].
+        """
+        from navia.models.forward import forward
 
         self.check_images(images)
-        return run(self, images, parse(reduce), classes=self.class_mask(classes)).logits
+        return forward(self, images, parse(reduce), classes=self.class_indices(classes)).logits
 
     def check_images(self, images: Tensor) -> None:
-        """Raise InputError unless `images` is a finite, normalised float batch of the model's shape, on its device.
+        """Check that `images` is a finite, normalised float batch of the model's shape, on its device.
 
-        Values far outside of what `preprocessing` can give, such as pixels from 0 to 255, are refused. Pixels from 0 to 1
-        lie within, so that a batch which looks like them is only warned of, once."""
+        Values far outside of the range of `preprocessing`, such as pixels from 0 to 255, are refused. Pixels from 0 to 1 are
+        inside this range, so a batch that looks like them only causes a warning, once.
+
+        Raises:
+            InputError: The batch cannot be used; the message says why.
+        """
         if not isinstance(images, Tensor):
             raise InputError(f"images must be a tensor [B, C, H, W], got {type(images).__name__}")
         if images.dim() != 4:
@@ -176,32 +224,31 @@ class ViT(nn.Module, ABC):
         if not images.is_floating_point():
             raise InputError(f"images must be normalised floats (see vit.preprocessing), got {images.dtype}")
         if images.shape[0] == 0:
-            raise InputError("empty batch: there is no image to look at")
+            raise InputError("empty batch: it has no images")
         if images.shape[1] != self.in_chans:
             raise InputError(f"{self.name} takes {self.in_chans} channel(s), got images with {images.shape[1]}")
         self._check_size((images.shape[2], images.shape[3]))
-        device = self.cls_token.device
-        if images.device != device:
-            raise InputError(f"images are on {images.device}, {self.name} is on {device}")
+        if images.device != self.device:
+            raise InputError(f"images are on {images.device}, {self.name} is on {self.device}")
         if not torch.compiler.is_compiling():
             self._check_values(images)
 
-    def class_mask(self, classes: Sequence[int] | Tensor | None) -> Tensor | None:
-        """Class indices as a checked tensor on the model's device; None: all classes."""
+    def class_indices(self, classes: Sequence[int] | Tensor | None) -> Tensor | None:
+        """Check class indices and return them as a tensor on the model's device; None: all classes."""
         if classes is None:
             return None
         try:
-            mask = torch.as_tensor(classes, device=self.cls_token.device)
+            indices = torch.as_tensor(classes, device=self.device)
         except (TypeError, ValueError):
-            raise InputError(f"a class mask is a non-empty list of class indices, got {classes!r}") from None
-        if mask.dim() != 1 or mask.numel() == 0 or mask.is_floating_point() or mask.dtype == torch.bool:
-            raise InputError("a class mask is a non-empty list of class indices")
-        low, high = int(mask.min()), int(mask.max())
+            raise InputError(f"classes must be a non-empty list of class indices, got {classes!r}") from None
+        if indices.dim() != 1 or indices.numel() == 0 or indices.is_floating_point() or indices.dtype == torch.bool:
+            raise InputError("classes must be a non-empty list of class indices")
+        low, high = int(indices.min()), int(indices.max())
         if low < 0 or high >= self.num_classes:
-            raise InputError(f"class mask reaches from {low} to {high}, but {self.name} has {self.num_classes} classes")
-        if mask.unique().numel() != mask.numel():
-            raise InputError("class mask names a class twice")
-        return mask.long()
+            raise InputError(f"classes reach from {low} to {high}, but {self.name} has {self.num_classes} classes")
+        if indices.unique().numel() != indices.numel():
+            raise InputError("classes name a class twice")
+        return indices.long()
 
     def _check_size(self, size: tuple[int, int]) -> None:
         if self.image_size is not None:
@@ -231,3 +278,25 @@ class ViT(nn.Module, ABC):
                 f" normalised for {self.name} (see vit.preprocessing)",
                 stacklevel=3,
             )
+
+
+def num_outputs(classifier: nn.Module) -> int:
+    """Number of classes of a classifier; ModelError if it is not an nn.Linear or a sequence that ends in one."""
+    last = _last(classifier)
+    if isinstance(last, nn.Linear):
+        return last.out_features
+    if last is None:
+        raise ModelError("the model has no classifier (num_classes=0, num_labels=0); create it with a number of classes")
+    known = "an nn.Linear, or an nn.Sequential that ends in one and so gives logits, is known"
+    if last is classifier:
+        raise ModelError(f"its classifier is a {type(last).__name__}; {known}")
+    raise ModelError(f"its classifier ends in {type(last).__name__}; {known}")
+
+
+def _last(module: nn.Module) -> nn.Module | None:
+    """The last module of a (nested) sequence that is neither dropout nor identity; None: there is none."""
+    if isinstance(module, nn.Dropout | nn.Identity):
+        return None
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        return next((last for part in reversed(module) if (last := _last(part)) is not None), None)
+    return module

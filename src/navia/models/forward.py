@@ -1,7 +1,7 @@
-"""The one forward: embed -> (attend, reduce, CLS bias, mlp) x L -> norm -> head.
+"""The one forward: embed -> (attention, reduction, CLS bias, MLP) x L -> norm -> head.
 
-Every method and every reducer runs through `run`. What a method puts in comes as `Touch`, what it wants to see goes out in
-`Outcome`; nothing is kept on the modules between or during calls.
+Every method and every reducer runs through `forward`. What a method injects goes in as `TokenEdits`; what it wants to see
+comes back in `ForwardOutput`. Nothing is stored on modules.
 """
 
 import functools
@@ -16,21 +16,21 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from navia.errors import InputError, SpecError
-from navia.models.attention import attend, cls_attention, mean_keys
 from navia.models.base import ViT
-from navia.models.first_row import look_at_first_row, shift_first_row, shifted_first_row
-from navia.reduction import NoReduction, Reducer, Seen, Tokens
+from navia.models.ops import add_to_cls, add_to_cls_, attention, cls_attention, mean_keys, read_cls
+from navia.reduction import AttentionInfo, NoReduction, Reducer, Tokens
 
 
 @dataclass(frozen=True)
-class Touch:
-    """What a method adds on the way.
+class TokenEdits:
+    """What a method adds to the tokens during the forward.
 
-    cls_shift [D]: added to the CLS embedding (NAVIA's delta; tuning the embedding itself is the same).
-    cls_bias {layer: [D]}: added to the CLS row of a block (NAVIA's delta_l), after the merge and before the MLP
-    (`post_merge`) or at the block's input (`block_input`).
-    prompts [P, D]: extra tokens after the model's own prefix, without position; never merged.
-    head_shift [D]: added to the CLS feature that the classifier reads (FOA's activation shift).
+    Attributes:
+        cls_shift: Added to the CLS embedding [D] (NAVIA's delta; tuning the embedding itself is the same).
+        cls_bias: Added to the CLS token of a block, {layer: [D]} (NAVIA's delta_l).
+        bias_position: Where `cls_bias` is added: `post_merge` (after the merge, before the MLP) or `block_input`.
+        prompts: Extra tokens after the model's own prefix, without position [P, D]. They are never merged.
+        head_shift: Added to the CLS feature that the classifier reads [D] (FOA's activation shift).
     """
 
     cls_shift: Tensor | None = None
@@ -41,12 +41,19 @@ class Touch:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """logits [B, classes]; pooled [B, K, D]: what the classifier read, before head_shift, CLS first.
-    features [B, L, D]: the CLS row after each block, through the norm that reads it next (norm1 of the next block, the
-    final norm after the last). tokens: those that left the last block; unless traced, only the rows that the classifier
-    reads. counts: tokens entering each block, then leaving the last. keys [B, N_l, d], attention [B, N_l] of each block.
-    Those not asked for are None."""
+class ForwardOutput:
+    """Result of a forward; what was not requested is None.
+
+    Attributes:
+        logits: Logits [B, classes].
+        pooled: What the classifier reads, before `head_shift`, CLS first [B, K, D].
+        tokens: Tokens after the last block; only the rows that the classifier reads, unless all were requested.
+        counts: Number of tokens before each block, and after the last.
+        features: CLS token after each block, through the norm that reads it next: norm1 of the next block, the final norm
+            after the last [B, L, D].
+        keys: Keys of each block averaged over the heads, a list of [B, N_l, d].
+        attention: CLS attention of each block averaged over the heads, a list of [B, N_l].
+    """
 
     logits: Tensor
     pooled: Tensor
@@ -58,183 +65,196 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Wish:
-    """What is to be seen of every block. rows: how many rows of the last block anybody reads; None: all. reuse: whether
-    sums may be written into what the parts put out. hooked: whether hooks may keep gradients, which stay unchanged then."""
+class _Capture:
+    """What every block records and may skip.
+
+    rows: rows of the last block that are read afterwards; None: all. in_place: sums may overwrite the outputs of modules.
+    hooked: hooks may keep gradients, which must then not be changed in place.
+    """
 
     features: bool
     keys: bool
     attention: bool
     rows: int | None
-    reuse: bool
+    in_place: bool
     hooked: bool
-    breathe: Callable[[], None] | None
+    on_block: Callable[[], None] | None
 
 
-class _Block(NamedTuple):
-    """What comes out of a block. left: how many tokens leave it, computed or not."""
+class _BlockOutput(NamedTuple):
+    """num_tokens: tokens that leave the block, computed or not."""
 
     tokens: Tokens
-    left: int
+    num_tokens: int
     cls_row: Tensor | None
-    seen: Seen
+    info: AttentionInfo
 
 
-def run(
+def forward(
     vit: ViT,
     images: Tensor,
     reduce: Reducer | None = None,
     *,
-    touch: Touch | None = None,
+    edits: TokenEdits | None = None,
     classes: Tensor | None = None,
     features: bool = False,
     keys: bool = False,
     attention: bool = False,
     trace: bool = False,
-    breathe: Callable[[], None] | None = None,
-) -> Outcome:
-    """Walk `images` [B, C, H, W] through the model. Inputs are taken as checked (`ViT.check_images`, `ViT.class_mask`).
+    on_block: Callable[[], None] | None = None,
+) -> ForwardOutput:
+    """Run the model on a batch that has been checked (`ViT.check_images`, `ViT.class_indices`).
 
-    breathe: called twice in every block, and again where the gradient comes back through it, so that long work on many
-    images can step aside for a moment.
+    Args:
+        vit: The model.
+        images: Normalised images [B, C, H, W].
+        reduce: Token reducer; None for no reduction.
+        edits: What a method adds to the tokens.
+        classes: Columns of the logits to return [K]; None for all.
+        features: Return the CLS features of all layers.
+        keys: Return the keys of all blocks.
+        attention: Return the CLS attention of all blocks.
+        trace: Follow which token every patch is merged into (`output.tokens.sources`).
+        on_block: Called twice in every block, and again when the gradient passes it: long work can pause there.
+
+    Returns:
+        Logits and what was requested.
     """
     reduce = reduce or NoReduction()
-    touch = touch or Touch()
-    _check_touch(vit, touch)
+    edits = edits or TokenEdits()
+    _check_edits(vit, edits)
     reduce.check(vit.depth)
-    with _products(vit):
-        tokens = _enter(vit, images, touch)
+    with _autocast(vit):
+        tokens = _embed(vit, images, edits)
         if trace:
-            tokens = tokens.traced()
-        hooked = _hooked(vit)
-        kept = hooked or (_has_any_global_hook() and not torch.compiler.is_compiling())
-        all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.touches_all_rows
-        reuse = not (kept or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        wish = _Wish(features, keys, attention, None if all_rows else vit.reads, reuse, kept, breathe)
-        counts, cls_rows, seen = [tokens.length], [], []
-        for layer, r in enumerate(reduce.amounts(vit.depth)):
-            if vit.lean and torch.is_grad_enabled():
-                block = checkpoint(_block, vit, reduce, touch, wish, layer, r, tokens, use_reentrant=False)
+            tokens = tokens.with_sources()
+        hooked = _has_hooks(vit)
+        keep_grads = hooked or (_has_any_global_hook() and not torch.compiler.is_compiling())
+        all_rows = trace or keys or attention or hooked or vit.whole_last_block or reduce.modifies_all_tokens
+        in_place = not (keep_grads or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        rows = None if all_rows else vit.num_pooled_tokens
+        capture = _Capture(features, keys, attention, rows, in_place, keep_grads, on_block)
+        counts, cls_rows, infos = [tokens.length], [], []
+        for layer, r in enumerate(reduce.tokens_per_block(vit.depth)):
+            if vit.grad_checkpointing and torch.is_grad_enabled():
+                block = checkpoint(_block, vit, reduce, edits, capture, layer, r, tokens, use_reentrant=False)
             else:
-                block = _block(vit, reduce, touch, wish, layer, r, tokens)
+                block = _block(vit, reduce, edits, capture, layer, r, tokens)
             tokens = block.tokens
-            counts.append(block.left)
+            counts.append(block.num_tokens)
             cls_rows.append(block.cls_row)
             if keys or attention:
-                seen.append(block.seen)
+                infos.append(block.info)
         pooled = vit.pool(tokens)
-        logits = head(vit, pooled, touch.head_shift, classes)
+        logits = head(vit, pooled, edits.head_shift, classes)
 
-    seen_features = torch.stack([*cls_rows[1:], pooled[:, 0]], dim=1) if features else None
-    return Outcome(
+    stacked = torch.stack([*cls_rows[1:], pooled[:, 0]], dim=1) if features else None
+    return ForwardOutput(
         logits=logits,
         pooled=pooled,
         tokens=tokens,
         counts=tuple(counts),
-        features=seen_features if seen_features is None or vit.precision is None else seen_features.float(),
-        keys=[block.keys for block in seen] if keys else None,
-        attention=[block.cls_attention for block in seen] if attention else None,
+        features=stacked if stacked is None or vit.precision is None else stacked.float(),
+        keys=[info.keys for info in infos] if keys else None,
+        attention=[info.cls_attention for info in infos] if attention else None,
     )
 
 
 @functools.cache
-def compiled(backend: str) -> Callable[..., Outcome]:
-    """`run` through torch.compile."""
-    return torch.compile(run, backend=backend, dynamic=False)
-
-
-def _block(vit: ViT, reduce: Reducer, touch: Touch, wish: _Wish, layer: int, r: int, tokens: Tokens) -> _Block:
-    bias = touch.cls_bias.get(layer)
-    if bias is not None and touch.bias_position == "block_input":
-        tokens = tokens._replace(values=shifted_first_row(tokens.values, bias))
-    normed = vit.norm1(layer, tokens.values)
-    cls_row = None
-    if wish.features:
-        normed, cls_row = (normed, normed[:, 0]) if wish.hooked else look_at_first_row(normed)
-    q, k, v = vit.qkv(layer, normed)
-    sizes = tokens.sizes if reduce.weighs_attention else None
-    left = tokens.prefix + reduce.left(tokens.image_count, r) if r else tokens.length
-    if layer == vit.depth - 1 and wish.rows is not None:  # nobody looks at the other rows any more, merged or not
-        tokens, q, normed, r = _first_rows(tokens, wish.rows), q[:, :, : wish.rows], normed[:, : wish.rows], 0
-    attended = attend(q, k, v, sizes, vit.attention_dropout(layer))
-    seen = Seen(
-        mean_keys(k) if wish.keys or (r and reduce.needs_keys) else None,
-        cls_attention(q, k) if wish.attention or (r and reduce.needs_cls_attention) else None,
-    )
-    tokens = _breath(_add(tokens, vit.project(layer, attended, normed), wish.reuse), wish.breathe)
-    if r:
-        tokens = reduce.step(tokens, r, seen, layer, vit.depth)
-    if bias is not None and touch.bias_position == "post_merge":
-        tokens = tokens._replace(values=shift_first_row(tokens.values, bias))
-    tokens = _breath(_add(tokens, vit.mlp(layer, tokens.values), wish.reuse), wish.breathe)
-    return _Block(tokens, left, cls_row, seen)
+def compiled_forward(backend: str) -> Callable[..., ForwardOutput]:
+    """`forward` through torch.compile."""
+    return torch.compile(forward, backend=backend, dynamic=False)
 
 
 def head(vit: ViT, pooled: Tensor, shift: Tensor | None = None, classes: Tensor | None = None) -> Tensor:
-    """Pooled rows [B, K, D] -> logits, with `shift` [D] on the CLS feature, restricted to the columns `classes`."""
+    """Logits [B, classes] of pooled features [B, K, D], with `shift` [D] added to the CLS feature."""
     if shift is not None:
-        pooled = shifted_first_row(pooled, shift)
-    with _products(vit):
+        pooled = add_to_cls(pooled, shift)
+    with _autocast(vit):
         logits = vit.classify(pooled)
     logits = logits if vit.precision is None else logits.float()
     return logits if classes is None else logits[:, classes]
 
 
-def _products(vit: ViT) -> AbstractContextManager[Any]:
-    """Matrix products in `vit.precision`, where it is set."""
-    return torch.autocast(vit.cls_token.device.type, vit.precision) if vit.precision else nullcontext()
-
-
-def _enter(vit: ViT, images: Tensor, touch: Touch) -> Tokens:
+def _embed(vit: ViT, images: Tensor, edits: TokenEdits) -> Tokens:
     values = vit.embed(images.to(vit.patch_projection.weight.dtype))
-    prefix = vit.prefix
-    if touch.cls_shift is not None:
-        values = shifted_first_row(values, touch.cls_shift)
-    values = vit.enter(values)
-    if touch.prompts is not None:
-        prompts = touch.prompts.to(values.dtype).expand(values.shape[0], -1, -1)
-        values = torch.cat([values[:, :prefix], prompts, values[:, prefix:]], dim=1)
-        prefix += prompts.shape[1]
-    return Tokens(values, prefix)
+    count = vit.num_prefix_tokens
+    if edits.cls_shift is not None:
+        values = add_to_cls(values, edits.cls_shift)
+    values = vit.norm_pre(values)
+    if edits.prompts is not None:
+        prompts = edits.prompts.to(values.dtype).expand(values.shape[0], -1, -1)
+        values = torch.cat([values[:, :count], prompts, values[:, count:]], dim=1)
+        count += prompts.shape[1]
+    return Tokens(values, count)
 
 
-def _add(tokens: Tokens, update: Tensor, reuse: bool) -> Tokens:
-    """The residual sum; with `reuse` it is written into `update`, which saves an allocation per half block."""
+def _block(
+    vit: ViT, reduce: Reducer, edits: TokenEdits, capture: _Capture, layer: int, r: int, tokens: Tokens
+) -> _BlockOutput:
+    bias = edits.cls_bias.get(layer)
+    if bias is not None and edits.bias_position == "block_input":
+        tokens = tokens._replace(values=add_to_cls(tokens.values, bias))
+    normed = vit.norm1(layer, tokens.values)
+    cls_row = None
+    if capture.features:
+        normed, cls_row = (normed, normed[:, 0]) if capture.hooked else read_cls(normed)
+    q, k, v = vit.qkv(layer, normed)
+    sizes = tokens.sizes if reduce.proportional_attention else None
+    count = tokens.num_prefix_tokens + reduce.num_remaining(tokens.num_image_tokens, r) if r else tokens.length
+    rows = capture.rows if layer == vit.depth - 1 else None
+    if rows is not None:  # nothing reads the other rows of the last block: neither compute nor merge them
+        tokens = Tokens(tokens.values[:, :rows], min(tokens.num_prefix_tokens, rows))
+        q, normed, r = q[:, :, :rows], normed[:, :rows], 0
+    attended = attention(q, k, v, sizes, vit.attention_dropout(layer))
+    info = AttentionInfo(
+        mean_keys(k) if capture.keys or (r and reduce.needs_keys) else None,
+        cls_attention(q, k) if capture.attention or (r and reduce.needs_cls_attention) else None,
+    )
+    tokens = _residual(tokens, vit.project(layer, attended, normed), capture)
+    if r:
+        tokens = reduce.apply(tokens, r, info, layer, vit.depth)
+    if bias is not None and edits.bias_position == "post_merge":
+        tokens = tokens._replace(values=add_to_cls_(tokens.values, bias))
+    tokens = _residual(tokens, vit.mlp(layer, tokens.values), capture)
+    return _BlockOutput(tokens, count, cls_row, info)
+
+
+def _residual(tokens: Tokens, update: Tensor, capture: _Capture) -> Tokens:
+    """tokens + update; in place it is written into `update`, which saves an allocation per half block."""
     values = tokens.values
-    return tokens._replace(values=update.add_(values) if reuse and update.dtype == values.dtype else values + update)
+    values = update.add_(values) if capture.in_place and update.dtype == values.dtype else values + update
+    if capture.on_block is not None:
+        if torch.is_grad_enabled():
+            values = _OnBlock.apply(values, capture.on_block)
+        else:
+            capture.on_block()
+    return tokens._replace(values=values)
 
 
-def _breath(tokens: Tokens, breathe: Callable[[], None] | None) -> Tokens:
-    if breathe is None:
-        return tokens
-    if torch.is_grad_enabled():
-        return tokens._replace(values=_Breath.apply(tokens.values, breathe))
-    breathe()
-    return tokens
-
-
-class _Breath(torch.autograd.Function):
-    """The identity, with a call on the way there and on the way back."""
+class _OnBlock(torch.autograd.Function):
+    """The identity; calls `on_block` in the forward and in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, breathe: Callable[[], None]) -> Tensor:
-        ctx.breathe = breathe
-        breathe()
+    def forward(ctx: Any, values: Tensor, on_block: Callable[[], None]) -> Tensor:
+        ctx.on_block = on_block
+        on_block()
         return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.breathe()
+        ctx.on_block()
         return gradient, None
 
 
-def _first_rows(tokens: Tokens, count: int) -> Tokens:
-    return Tokens(tokens.values[:, :count], min(tokens.prefix, count))
+def _autocast(vit: ViT) -> AbstractContextManager[Any]:
+    """Matrix products in `vit.precision`, if it is set."""
+    return torch.autocast(vit.device.type, vit.precision) if vit.precision else nullcontext()
 
 
-def _hooked(vit: ViT) -> bool:
-    """Whether hooks of the model's modules, of any kind, look at inputs, outputs or gradients. Global hooks do not count
-    here: flop counters and profilers set them, and should see the call as it is without them."""
+def _has_hooks(vit: ViT) -> bool:
+    """Whether modules of the model have hooks. Global hooks do not count: flop counters and profilers set them, and should
+    see the same call as without them."""
     if torch.compiler.is_compiling():
         return False
     return any(
@@ -243,14 +263,14 @@ def _hooked(vit: ViT) -> bool:
     )
 
 
-def _check_touch(vit: ViT, touch: Touch) -> None:
-    if touch.bias_position not in ("post_merge", "block_input"):
-        raise SpecError(f"bias_position is post_merge or block_input, got {touch.bias_position!r}")
-    for name, vector in (("cls_shift", touch.cls_shift), ("head_shift", touch.head_shift), *touch.cls_bias.items()):
-        if vector is not None and vector.shape != (vit.dim,):
+def _check_edits(vit: ViT, edits: TokenEdits) -> None:
+    if edits.bias_position not in ("post_merge", "block_input"):
+        raise SpecError(f"bias_position is post_merge or block_input, got {edits.bias_position!r}")
+    for name, vector in (("cls_shift", edits.cls_shift), ("head_shift", edits.head_shift), *edits.cls_bias.items()):
+        if vector is not None and vector.shape != (vit.embed_dim,):
             where = name if isinstance(name, str) else f"cls_bias of block {name}"
-            raise InputError(f"{where} must have shape ({vit.dim},), got {tuple(vector.shape)}")
-    if touch.prompts is not None and (touch.prompts.dim() != 2 or touch.prompts.shape[1] != vit.dim):
-        raise InputError(f"prompts must have shape (P, {vit.dim}), got {tuple(touch.prompts.shape)}")
-    if any(not 0 <= layer < vit.depth for layer in touch.cls_bias):
-        raise InputError(f"cls_bias names blocks {sorted(touch.cls_bias)}, but the model has blocks 0..{vit.depth - 1}")
+            raise InputError(f"{where} must have shape ({vit.embed_dim},), got {tuple(vector.shape)}")
+    if edits.prompts is not None and (edits.prompts.dim() != 2 or edits.prompts.shape[1] != vit.embed_dim):
+        raise InputError(f"prompts must have shape (P, {vit.embed_dim}), got {tuple(edits.prompts.shape)}")
+    if any(not 0 <= layer < vit.depth for layer in edits.cls_bias):
+        raise InputError(f"cls_bias names blocks {sorted(edits.cls_bias)}, but the model has blocks 0..{vit.depth - 1}")

@@ -1,4 +1,4 @@
-"""`navia.load`: a name, a checkpoint or a ready module -> a ViT that the one forward can walk."""
+"""`navia.load`: a name, a checkpoint or a module -> a ViT."""
 
 import copy
 from collections.abc import Sequence
@@ -43,30 +43,43 @@ def load(
     checkpoint: str | Path | None = None,
     preprocessing: Preprocessing | None = None,
     pretrained: bool = True,
-    lean: bool | None = None,
+    grad_checkpointing: bool | None = None,
     precision: str | None = None,
     labels: str | Path | Sequence[str] | None = None,
     **options: Any,
 ) -> ViT:
-    """Load a ViT for reduction and adaptation.
+    """Load a ViT for token reduction and adaptation.
 
-    model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", "embedded" (a small ViT that comes with navia),
-    or a module of these families. A ViT or module that is given is never changed, except that a module is put into
-    evaluation mode: with `checkpoint` the weights go into a copy of it, with the other arguments a given ViT gets a second
-    view that shares its weights.
-    checkpoint: a local .safetensors or .pth file with the weights (no weights are then downloaded). The number of classes is
-    read from it unless num_classes is given.
-    preprocessing: overrides what comes with the model.
-    pretrained: False leaves the weights random (for costs and tests).
-    lean: gradients with less memory and more time, see `ViT`. precision: float32, or bfloat16 for the matrix products.
-    None keeps what a given ViT has; otherwise lean is off and the precision is float32.
-    labels: names of the classes: "imagenet", a file with one name per line, or a list. Without it they are known for weights
-    that a library publishes and for transformers models whose configuration has them.
-    options: passed to the library's constructor (num_classes, img_size, ...).
+    A ViT or module that is given is not changed, except that a module is put into evaluation mode. With `checkpoint` the
+    weights go into a copy of it; with the other arguments a given ViT gets a second view that shares its weights.
+
+    Args:
+        model: "timm:NAME", "hf:ORG/NAME" or "hf:FOLDER", "torchvision:NAME", "embedded" (a small ViT that comes with
+            navia), or a module of these libraries.
+        checkpoint: Local .safetensors or .pth file with the weights; nothing is downloaded then. The number of classes is
+            read from it unless num_classes is given.
+        preprocessing: Replaces the preprocessing that comes with the model.
+        pretrained: False leaves the weights random (for costs and tests).
+        grad_checkpointing: Less memory for gradients, more time. None keeps what a given ViT has; otherwise off.
+        precision: "float32", or "bfloat16" for the matrix products. None keeps what a given ViT has.
+        labels: Names of the classes: "imagenet", a file with one name per line, or a list. By default they are known for
+            weights that a library publishes and for transformers models whose configuration has them.
+        **options: Passed to the library's constructor (num_classes, img_size, ...).
+
+    Returns:
+        The ViT, in evaluation mode. `vit.preprocessing` says how images become its inputs.
+
+    Raises:
+        ModelError: The model is unknown or not supported; the message says why.
+        CheckpointError: The weights do not fit.
+
+    Example:
+        >>> navia.load("timm:deit_tiny_patch16_224", pretrained=False).num_classes
+        1000
     """
     if isinstance(model, nn.Module):
         if options:
-            raise ModelError(f"options {', '.join(options)} make no sense for a ready module")
+            raise ModelError(f"options {', '.join(options)} are for models that are loaded by name, not for a module")
         module, given, name = copy.deepcopy(model) if checkpoint is not None else model, preprocessing, None
     else:
         if checkpoint is not None and not {"num_classes", "num_labels"} & options.keys():
@@ -80,11 +93,11 @@ def load(
     if not isinstance(model, ViT):
         vit.eval()
     elif vit is model:
-        if lean is None and precision is None and labels is None:
+        if grad_checkpointing is None and precision is None and labels is None:
             return vit
         vit = vit.view()
-    if lean is not None:
-        vit.lean = lean
+    if grad_checkpointing is not None:
+        vit.grad_checkpointing = grad_checkpointing
     if precision is not None:
         vit.precision = find_precision(precision)
     if labels is not None:
@@ -127,7 +140,7 @@ def _refusal(model: nn.Module, why: str) -> ModelError:
     kind = type(model)
     known = next((reason for part, reason in _REASONS.items() if part in kind.__name__), None)
     reason = f"{why}: {known}" if known else why
-    return ModelError(f"cannot walk {kind.__module__}.{kind.__name__}: {reason}. Supported: {SUPPORTED}")
+    return ModelError(f"{kind.__module__}.{kind.__name__} is not supported: {reason}. Supported: {SUPPORTED}")
 
 
 def _create(

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from navia.data import sample
 from navia.data.preprocessing import Preprocessing
 from navia.errors import ModelError
-from navia.models.attention import split_heads
-from navia.models.base import ViT
+from navia.models.base import ViT, num_outputs
 from navia.models.checkpoint import load_checkpoint
-from navia.models.classifier import num_outputs
+from navia.models.ops import split_heads
 from navia.reduction import Tokens
 
 # A subclass that overrides one of these does something that this file does not know of.
@@ -42,11 +41,11 @@ class TimmViT(ViT):
         return len(self._vit.blocks)
 
     @property
-    def heads(self) -> int:
+    def num_heads(self) -> int:
         return int(self._block(0).attn.num_heads)
 
     @property
-    def prefix(self) -> int:
+    def num_prefix_tokens(self) -> int:
         return int(self._vit.num_prefix_tokens)
 
     @property
@@ -69,7 +68,7 @@ class TimmViT(ViT):
     def embed(self, images: Tensor) -> Tensor:
         return cast(Tensor, self._vit._pos_embed(self._vit.patch_embed(images)))
 
-    def enter(self, tokens: Tensor) -> Tensor:
+    def norm_pre(self, tokens: Tensor) -> Tensor:
         return cast(Tensor, self._vit.norm_pre(self._vit.patch_drop(tokens)))
 
     def norm1(self, layer: int, x: Tensor) -> Tensor:
@@ -96,18 +95,18 @@ class TimmViT(ViT):
         return cast(Tensor, block.drop_path2(block.ls2(block.mlp(block.norm2(x)))))
 
     @property
-    def reads(self) -> int:
+    def num_pooled_tokens(self) -> int:
         return 2 if self._distilled else 1
 
     def pool(self, tokens: Tokens) -> Tensor:
-        return cast(Tensor, self._vit.fc_norm(self._vit.norm(tokens.values[:, : self.reads])))
+        return cast(Tensor, self._vit.fc_norm(self._vit.norm(tokens.values[:, : self.num_pooled_tokens])))
 
     def classify(self, pooled: Tensor) -> Tensor:
         if self._distilled:
             return cast(Tensor, (self._vit.head(pooled[:, 0]) + self._vit.head_dist(pooled[:, 1])) / 2)
         return cast(Tensor, self._vit.head(self._vit.head_drop(pooled[:, 0])))
 
-    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+    def block_modules(self, layer: int) -> tuple[nn.Module, nn.Module]:
         return self._block(layer).attn, self._block(layer).mlp
 
     def layer_norms(self) -> dict[str, nn.LayerNorm]:

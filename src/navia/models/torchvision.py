@@ -11,9 +11,8 @@ from torchvision.models.vision_transformer import EncoderBlock, VisionTransforme
 from navia.data import imagenet
 from navia.data.preprocessing import Preprocessing
 from navia.errors import ModelError
-from navia.models.attention import split_heads
-from navia.models.base import ViT
-from navia.models.classifier import num_outputs
+from navia.models.base import ViT, num_outputs
+from navia.models.ops import split_heads
 from navia.reduction import Tokens
 
 
@@ -36,11 +35,11 @@ class TorchvisionViT(ViT):
         return len(self._vit.encoder.layers)
 
     @property
-    def heads(self) -> int:
+    def num_heads(self) -> int:
         return int(self._block(0).num_heads)
 
     @property
-    def prefix(self) -> int:
+    def num_prefix_tokens(self) -> int:
         return 1
 
     @property
@@ -85,16 +84,16 @@ class TorchvisionViT(ViT):
         return cast(Tensor, block.mlp(block.ln_2(x)))
 
     @property
-    def reads(self) -> int:
+    def num_pooled_tokens(self) -> int:
         return 1
 
     def pool(self, tokens: Tokens) -> Tensor:
-        return cast(Tensor, self._vit.encoder.ln(tokens.values[:, : self.reads]))
+        return cast(Tensor, self._vit.encoder.ln(tokens.values[:, : self.num_pooled_tokens]))
 
     def classify(self, pooled: Tensor) -> Tensor:
         return cast(Tensor, self._vit.heads(pooled[:, 0]))
 
-    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+    def block_modules(self, layer: int) -> tuple[nn.Module, nn.Module]:
         return self._block(layer).self_attention, self._block(layer).mlp
 
     def layer_norms(self) -> dict[str, nn.LayerNorm]:

@@ -1,4 +1,4 @@
-"""Lets `import torchvision` (and with it timm) succeed where its compiled operators do not load.
+"""Lets `import torchvision` (and with it timm) succeed where its compiled_forward operators do not load.
 
 A CPU build of torch beside a torchvision built for CUDA leaves `torchvision::nms` and `torchvision::qnms` unregistered,
 and torchvision then fails at import while it attaches shape rules to them. No ViT needs these operators: declaring their

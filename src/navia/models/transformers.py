@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from navia.data import imagenet
 from navia.data.preprocessing import Preprocessing
 from navia.errors import ModelError
-from navia.models.base import ViT
-from navia.models.classifier import num_outputs
+from navia.models.base import ViT, num_outputs
 from navia.reduction import Tokens
 
 _HALF = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
@@ -43,11 +42,11 @@ class HuggingFaceViT(ViT):
         return len(self._vit.get_submodule(self.blocks))
 
     @property
-    def heads(self) -> int:
+    def num_heads(self) -> int:
         return int(self._block(0).attention.num_attention_heads)
 
     @property
-    def prefix(self) -> int:
+    def num_prefix_tokens(self) -> int:
         return 1
 
     @property
@@ -94,16 +93,16 @@ class HuggingFaceViT(ViT):
         return cast(Tensor, block.dropout(block.mlp(getattr(block, self.norms[1])(x))))
 
     @property
-    def reads(self) -> int | None:
+    def num_pooled_tokens(self) -> int | None:
         return len(self.classifiers)
 
     def pool(self, tokens: Tokens) -> Tensor:
-        return cast(Tensor, self._vit.layernorm(tokens.values[:, : self.reads]))
+        return cast(Tensor, self._vit.layernorm(tokens.values[:, : self.num_pooled_tokens]))
 
     def classify(self, pooled: Tensor) -> Tensor:
         return cast(Tensor, getattr(self.model, self.classifiers[0])(pooled[:, 0]))
 
-    def block_parts(self, layer: int) -> tuple[nn.Module, nn.Module]:
+    def block_modules(self, layer: int) -> tuple[nn.Module, nn.Module]:
         return self._block(layer).attention, self._block(layer).mlp
 
     def layer_norms(self) -> dict[str, nn.LayerNorm]:
@@ -152,7 +151,7 @@ class HuggingFaceDeiT(HuggingFaceViT):
     usual = Preprocessing((224, 224), *_HALF, (256, 256), "bicubic")
 
     @property
-    def prefix(self) -> int:
+    def num_prefix_tokens(self) -> int:
         return 2
 
 
@@ -183,7 +182,7 @@ class HuggingFaceDinov2(HuggingFaceViT):
         return cast(Tensor, block.drop_path(block.layer_scale2(block.mlp(block.norm2(x)))))
 
     @property
-    def reads(self) -> None:
+    def num_pooled_tokens(self) -> None:
         return None
 
     def pool(self, tokens: Tokens) -> Tensor:
@@ -198,7 +197,7 @@ class HuggingFaceDinov2WithRegisters(HuggingFaceDinov2):
     backbone = "dinov2_with_registers"
 
     @property
-    def prefix(self) -> int:
+    def num_prefix_tokens(self) -> int:
         return 1 + int(cast(Any, self.model).config.num_register_tokens)
 
 

@@ -6,29 +6,26 @@ import torch
 from torch import Tensor
 
 from navia.errors import SpecError
-from navia.reduction.base import REDUCERS, Reducer, Seen
-from navia.reduction.matching import Matching, destination, match, pairs
-from navia.reduction.rows import take
-from navia.reduction.schedule import format_amount
-from navia.reduction.tokens import Tokens
+from navia.reduction.base import REDUCERS, AttentionInfo, Reducer, Tokens, format_amount
+from navia.reduction.matching import Matching, destination, gather_rows, match, num_pairs
 from navia.reduction.tome import merge
 
 
 def prune(tokens: Tokens, matching: Matching) -> Tokens:
-    """Drop the matched A tokens; their partners stay as they are. Nothing has been merged before: there are no sizes yet."""
-    sources = tokens.moved(destination(matching, gone=True)) if tokens.sources is not None else None
-    return Tokens(take(tokens.values, matching.kept), tokens.prefix, None, sources)
+    """Drop the matched A tokens. Pruning blocks come first, so all sizes are still 1."""
+    sources = tokens.update_sources(destination(matching, dropped=True)) if tokens.sources is not None else None
+    return Tokens(gather_rows(tokens.values, matching.kept), tokens.num_prefix_tokens, None, sources)
 
 
 def largest_norms(values: Tensor, matching: Matching) -> Tensor:
-    """max over each output row's members of their norm [B, M], no gradient."""
+    """Largest norm among the tokens merged into each output row [B, M], without gradient."""
     norms = values.detach().norm(dim=-1)
     return norms.gather(1, matching.kept).scatter_reduce(1, matching.into, norms.gather(1, matching.removed), "amax")
 
 
 def rescale(values: Tensor, norms: Tensor, rows: Tensor | None) -> Tensor:
     """Give `rows` [B, M] (bool; None: all rows) of values [B, M, D] the norms [B, M] (MLERP)."""
-    floor = torch.finfo(values.dtype).eps  # a mean of opposites is zero and stays so
+    floor = torch.finfo(values.dtype).eps  # the mean of opposite tokens is zero and stays zero
     scale = (norms / values.norm(dim=-1).clamp_min(floor)).unsqueeze(-1)
     return values * (scale if rows is None else torch.where(rows.unsqueeze(-1), scale, 1.0))
 
@@ -36,9 +33,13 @@ def rescale(values: Tensor, norms: Tensor, rows: Tensor | None) -> Tensor:
 @REDUCERS.register("tofu")
 @dataclass(frozen=True)
 class ToFu(Reducer):
-    """split: blocks before it prune, blocks from it on merge; half of the depth by default.
-    compat: rescale every row of the merging blocks, not only merged ones. The values are the same, but rows that were
-    not merged then lose the gradient along themselves, as in the reference implementation."""
+    """Prune in the early blocks, merge in the late ones.
+
+    Args:
+        split: Blocks before `split` prune, the others merge. None: half of the depth.
+        compat: Rescale every token of the merging blocks, not only merged ones. The values are the same, but tokens that
+            were not merged lose the gradient along themselves, as in the reference implementation.
+    """
 
     split: int | None = None
     compat: bool = False
@@ -54,19 +55,19 @@ class ToFu(Reducer):
         return layer >= (depth // 2 if self.split is None else self.split)
 
     @property
-    def weighs_attention(self) -> bool:
-        return True  # sizes stay None, and so without effect, until the first merging block has run
+    def proportional_attention(self) -> bool:
+        return True  # no effect before the first merging block: sizes are None
 
     @property
-    def touches_all_rows(self) -> bool:
+    def modifies_all_tokens(self) -> bool:
         return self.compat
 
-    def left(self, image_count: int, r: int) -> int:
-        return image_count - pairs(image_count, r)
+    def num_remaining(self, num_image_tokens: int, r: int) -> int:
+        return num_image_tokens - num_pairs(num_image_tokens, r)
 
-    def step(self, tokens: Tokens, r: int, seen: Seen, layer: int, depth: int) -> Tokens:
-        assert seen.keys is not None
-        matching = match(seen.keys, r, tokens.prefix)
+    def apply(self, tokens: Tokens, r: int, info: AttentionInfo, layer: int, depth: int) -> Tokens:
+        assert info.keys is not None
+        matching = match(info.keys, r, tokens.num_prefix_tokens)
         if not self.merges(layer, depth):
             return prune(tokens, matching)
         merged = merge(tokens, matching)

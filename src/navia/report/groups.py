@@ -6,7 +6,7 @@ from PIL import Image
 from torch import Tensor
 
 from navia.models.base import ViT
-from navia.models.forward import run
+from navia.models.forward import forward
 from navia.reduction import Reducer
 
 
@@ -14,10 +14,10 @@ def groups_of(vit: ViT, image: Tensor, reducer: Reducer) -> np.ndarray:
     """For each patch of `image` [C, H, W] the token that holds it after the last block [rows, columns]; -1: dropped."""
     vit.check_images(image.unsqueeze(0))
     with torch.no_grad():
-        outcome = run(vit, image.unsqueeze(0), reducer, trace=True)
+        outcome = forward(vit, image.unsqueeze(0), reducer, trace=True)
     assert outcome.tokens.sources is not None
     rows, columns = image.shape[1] // vit.patch_size[0], image.shape[2] // vit.patch_size[1]
-    return outcome.tokens.sources[0, vit.prefix :].reshape(rows, columns).cpu().numpy()
+    return outcome.tokens.sources[0, vit.num_prefix_tokens :].reshape(rows, columns).cpu().numpy()
 
 
 def paint_groups(picture: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -40,7 +40,7 @@ def paint_groups(picture: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def draw(vit: ViT, image: Image.Image, reducers: list[Reducer], scale: int = 2) -> Image.Image:
     """The picture as the model sees it, and beside it its merged groups under each reducer."""
     seen = vit.preprocessing.crop(image).convert("RGB")
-    tensor = vit.preprocessing(image).to(vit.cls_token.device)
+    tensor = vit.preprocessing(image).to(vit.device)
     big = np.asarray(seen.resize((seen.width * scale, seen.height * scale), Image.Resampling.NEAREST))
     panels = [big, *(paint_groups(big, groups_of(vit, tensor, reducer)) for reducer in reducers)]
     gap = np.full((big.shape[0], 8, 3), 255, dtype=np.uint8)

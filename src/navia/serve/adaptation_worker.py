@@ -72,7 +72,7 @@ class Learner(threading.Thread):
         self._failures, self._last_shed = 0, -1e9
         self._published: dict[str, Tensor] = {}
         self._unsaved_since: float | None = None  # None: the newest checkpoint holds the present state
-        adapter.method.breathe = self._breathe
+        adapter.method.on_block = self._breathe
 
     # ---- from other threads
 
@@ -189,7 +189,7 @@ class Learner(threading.Thread):
     def _learn(self, images: Tensor) -> None:
         self.gate.start_step()
         try:
-            self.adapter(images.to(self.adapter.method.vit.cls_token.device))
+            self.adapter(images.to(self.adapter.method.vit.device))
             assert self.adapter.last is not None
             self.last, self._failures = self.adapter.last, 0
         except _AbandonedError:

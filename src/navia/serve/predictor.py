@@ -14,7 +14,7 @@ from torch import Tensor
 
 from navia.errors import InputError, NaviaError
 from navia.methods.base import Method
-from navia.methods.losses import entropy
+from navia.methods.features import entropy
 from navia.models.device import use_threads
 from navia.serve.gate import Gate
 from navia.serve.settings import Pace
@@ -199,6 +199,6 @@ class Answers(threading.Thread):
 
     @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:
-        device = self.method.vit.cls_token.device
+        device = self.method.vit.device
         parts = [self.method.predict(part.to(device)).float() for part in images.split(self.pace.batch)]
         return torch.cat(parts)

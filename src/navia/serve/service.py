@@ -109,7 +109,7 @@ class Service:
     def _warm_up(self) -> None:
         """The first forward allocates and chooses kernels; nobody should wait for that."""
         height, width = self.vit.preprocessing.size
-        blank = torch.zeros(1, len(self.vit.preprocessing.mean), height, width, device=self.vit.cls_token.device)
+        blank = torch.zeros(1, len(self.vit.preprocessing.mean), height, width, device=self.vit.device)
         self.answers.method.predict(blank)
 
     # ---- answers

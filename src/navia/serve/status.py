@@ -89,7 +89,7 @@ def _adaptation(service: Service) -> Adaptation:
         discrepancy=finite(last.discrepancy if last else None),
         loss=finite(last.loss if last else None),
         drift=finite(learner.drift) or 0.0,
-        step_seconds=last.seconds_answer + last.seconds_update if last else None,
+        step_seconds=last.seconds_predict + last.seconds_update if last else None,
     )
 
 
