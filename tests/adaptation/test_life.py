@@ -150,7 +150,7 @@ def test_batches_of_all_usual_loaders_are_taken_alike(
     assert torch.equal(one.predict(wrap(images)), other.predict(images))
     assert torch.equal(one(wrap(images)), other(images))
     assert torch.equal(one.forward_step(wrap(images)).logits, other.forward_step(images).logits)
-    settings: dict[str, Any] = {"reduce": "tome:2", "grid": {"budget": (1,)}, "batch": 8}
+    settings: dict[str, Any] = {"reduce": "tome:2", "grid": {"budget": (1,)}, "batch_size": 8}
     chosen = navia.choose(vit, [wrap(half) for half in images.split(8)], source, **settings)
     assert chosen.table == navia.choose(vit, images, source, **settings).table
 
