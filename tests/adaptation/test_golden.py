@@ -139,13 +139,13 @@ def inject_orders(adapter: navia.Adapter, data: dict[str, np.ndarray], stream: s
     assert isinstance(method, Deyo)
     orders = iter(torch.from_numpy(data["perms"]["ABCD".index(stream)]).long())
     current: list[torch.Tensor] = []
-    prediction = method.look
+    forward_step = method.forward_step
 
-    def look_and_turn(images: torch.Tensor) -> Any:
+    def predict_and_turn(images: torch.Tensor) -> Any:
         current[:] = [next(orders)]
-        return prediction(images)
+        return forward_step(images)
 
-    method.prediction = look_and_turn  # type: ignore[method-assign]
+    method.forward_step = predict_and_turn  # type: ignore[method-assign]
     method.orders = lambda count: current[0][:count]  # type: ignore[method-assign]
 
 
