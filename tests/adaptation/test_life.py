@@ -24,7 +24,7 @@ from navia.adaptation.delta import DeltaError
 from navia.adaptation.guard import GuardOptions
 from navia.adaptation.statistics import SourceError
 from navia.data.loader import Batch, Loader
-from navia.data.open import open_source
+from navia.data.sources import open_source
 from navia.data.streams import make_stream
 from navia.errors import InputError, SpecError
 from navia.methods import foa

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from navia import __version__, tensorfile
 from navia.data import SOURCE_IMAGES
-from navia.data.domain import Domain
-from navia.data.folder import scan, stream_order
 from navia.data.loader import batch_images
-from navia.data.open import open_source
+from navia.data.sources import Domain, default_order, open_source, scan
 from navia.errors import InputError, NaviaError
 from navia.methods.moments import StreamMoments
 from navia.methods.parameters import fingerprint, norm_parameters, private_copy
@@ -130,9 +128,9 @@ class SourceStatistics:
 
 
 def _drawn(vit: ViT, where: str | Path, batch: int, count: int) -> Iterator[Tensor]:
-    source = open_source(where, count, fewer=True)
-    for start in range(0, len(source.collection), batch):
-        yield source.tensors(range(start, min(start + batch, len(source.collection))), vit.preprocessing)
+    source = open_source(where, count, allow_fewer=True)
+    for start in range(0, len(source.images), batch):
+        yield source.tensors(range(start, min(start + batch, len(source.images))), vit.preprocessing)
 
 
 def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> Iterator[Tensor]:
@@ -141,7 +139,7 @@ def image_batches(vit: ViT, images: Images, batch: int, limit: int | None) -> It
         raise InputError("batch and limit must be at least 1")
     if isinstance(images, str | Path):
         folder = scan(images)
-        pictures, order = Domain("stream", folder), stream_order(folder)[:limit]  # the first ones alone may be of one class
+        pictures, order = Domain("stream", folder), default_order(folder)[:limit]  # the first ones alone may be of one class
         parts = (order[i : i + batch] for i in range(0, len(order), batch))
         source: Iterable[Any] = (pictures.tensors(part, vit.preprocessing) for part in parts)
     elif isinstance(images, Tensor):

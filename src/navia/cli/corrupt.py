@@ -16,8 +16,7 @@ from navia.cli import completion
 from navia.cli.terminal import JsonOption, console, errors, folder_to_write, print_json
 
 if TYPE_CHECKING:
-    from navia.data.corrupt_tree import Summary
-    from navia.data.corrupt_tree.workers import Progress
+    from navia.data.corrupt_tree import Progress, Summary
 
 
 def corrupt(
@@ -37,7 +36,7 @@ def corrupt(
     skip_unreadable: Annotated[bool, typer.Option("--skip-unreadable", help="Leave out what cannot be read.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a tree like that of ImageNet-C. When stopped, the same command goes on from there."""
+    """Write a tree like that of ImageNet-C. If interrupted, the same command continues from there."""
     out = folder_to_write(out)
     try:
         from navia.data.corrupt_tree import write_corrupted

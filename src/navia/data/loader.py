@@ -1,4 +1,4 @@
-"""A stream of positions -> batches of tensors, decoded (and corrupted) in worker processes, in the stream's order."""
+"""Streams, datasets, loaders and tensors -> batches of images; streams are decoded in worker processes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,26 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from navia.data.domain import DatasetPictures, Domain
-from navia.data.open import open_domains, open_images
 from navia.data.preprocessing import Preprocessing
+from navia.data.sources import DatasetImages, Domain, open_domains, open_images
 from navia.data.streams import Stream, make_stream
 from navia.errors import InputError, SpecError
 
-Shot = tuple[int, int, int]  # stretch, domain, position
+SampleIndex = tuple[int, int, int]  # segment, domain, image
 
 
 @dataclass(frozen=True)
 class Batch:
-    """images [B, C, H, W], or this process's share of them; labels [B], -1 where unknown; names and domains of the pictures.
-    number: place among the stream's batches. reset: adaptation starts from the source before this batch."""
+    """One batch of a stream.
+
+    Args:
+        images: [B, C, H, W]; with a `Shard` only those of this process.
+        labels: [B], -1 if unknown.
+        names: Names of the images.
+        domains: Names of their domains.
+        number: Position among the stream's batches.
+        reset: Adaptation restarts from the source before this batch.
+    """
 
     images: Tensor
     labels: Tensor
@@ -108,7 +115,7 @@ def iterate_batches(
     if isinstance(data, str | Path) and num_classes is not None:
         opened = open_domains(data, num_classes, class_names)
         classes = None if opened.classes is None else torch.tensor(opened.classes)
-        labelled = opened.domains[0].collection.labels is not None
+        labelled = opened.domains[0].images.labels is not None
         data = make_stream(opened.domains, seed=seed if labelled else None)
     seen = 0
     for batch in _any_batches(data, preprocessing, batch_size, limit, workers, seed):
@@ -130,9 +137,9 @@ def _any_batches(
     if isinstance(data, str | Path):
         data = Domain(str(data), open_images(data))
     elif hasattr(data, "column_names") and hasattr(data, "features"):  # of Hugging Face datasets
-        data = Domain("dataset", DatasetPictures(data))
+        data = Domain("dataset", DatasetImages(data))
     if isinstance(data, Domain):
-        data = make_stream([data], seed=None if data.collection.labels is None else seed)
+        data = make_stream([data], seed=None if data.images.labels is None else seed)
     if isinstance(data, Stream):
         return Loader(data, preprocessing, batch_size, workers)
     if isinstance(data, Tensor):
@@ -190,51 +197,60 @@ class _Samples(Dataset[tuple[Tensor, int]]):
         return image if isinstance(image, Tensor) else self.preprocessing(image), number
 
 
-class Share:
-    """Which pictures of a batch this process decodes: all of them, unless several divide a stream among themselves."""
+class Shard:
+    """Selects the images of a batch that this process decodes: all, unless several processes share a stream."""
 
-    def own(self, shots: list[Shot]) -> list[Shot]:
-        return shots
+    def select(self, indices: list[SampleIndex]) -> list[SampleIndex]:
+        """Images of the batch for this process."""
+        return indices
 
-    def of_all(self, reasons: list[str | None]) -> list[str | None]:
-        """Why pictures of the batch could not be read, from all processes in the batch's order."""
+    def gather(self, reasons: list[str | None]) -> list[str | None]:
+        """Collect the read errors of all processes in the order of the batch."""
         return reasons
 
 
 class Loader:
-    """Iterates over the batches of a stream, from batch number `start` on. No batch spans two stretches.
+    """Iterate over the batches of a stream. No batch spans two segments.
 
-    Pictures that cannot be read stop the stream with an InputError, or with `skip_unreadable` are left out of their batch
-    and listed in `unreadable` (name, reason); a batch of nothing else is left out altogether."""
+    Args:
+        stream: The stream.
+        preprocessing: Applied to each image.
+        batch_size: Images per batch.
+        workers: Processes that decode images; 0: this process.
+        skip_unreadable: Leave out images that cannot be read and list them in `unreadable` as (name, reason); otherwise
+            they raise an InputError.
+        start: Number of the first batch.
+        shard: For several processes that share a stream.
+    """
 
     def __init__(
         self,
         stream: Stream,
         preprocessing: Preprocessing,
-        batch: int = 64,
+        batch_size: int = 64,
         workers: int = 0,
         *,
         skip_unreadable: bool = False,
         start: int = 0,
-        share: Share | None = None,
+        shard: Shard | None = None,
     ) -> None:
-        if batch < 1 or workers < 0:
-            raise SpecError(f"batch must be at least 1 and workers at least 0, not {batch} and {workers}")
+        if batch_size < 1 or workers < 0:
+            raise SpecError(f"batch_size must be at least 1 and workers at least 0, not {batch_size} and {workers}")
         self.stream = stream
         self.preprocessing = preprocessing
         self.workers = workers
         self.skip_unreadable = skip_unreadable
         self.start = start
-        self.share = share or Share()
+        self.shard = shard or Shard()
         self.unreadable: list[tuple[str, str]] = []
-        self.plan: list[list[Shot]] = [
-            [(number, int(domain), int(position)) for domain, position in stretch.shots[begin : begin + batch]]
-            for number, stretch in enumerate(stream.stretches)
-            for begin in range(0, len(stretch), batch)
+        self.plan: list[list[SampleIndex]] = [
+            [(number, int(domain), int(index)) for domain, index in segment.indices[begin : begin + batch_size]]
+            for number, segment in enumerate(stream.segments)
+            for begin in range(0, len(segment), batch_size)
         ]
 
     def __len__(self) -> int:
-        """Batches still to come when iteration begins."""
+        """Number of batches from `start` on."""
         return max(0, len(self.plan) - self.start)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -243,65 +259,65 @@ class Loader:
         self.unreadable.clear()
         decoded = DataLoader(
             _Decoder(self.stream, self.preprocessing),
-            batch_sampler=[self.share.own(shots) for shots in self.plan[self.start :]],
+            batch_sampler=[self.shard.select(indices) for indices in self.plan[self.start :]],
             num_workers=self.workers,
             collate_fn=_stack,
-            generator=torch.Generator(),  # draws a number that nobody uses: the caller's generator is left alone
+            generator=torch.Generator(),  # so that the global generator is not advanced
         )
-        last_stretch = self.plan[self.start - 1][0][0] if self.start else -1
-        reset = False  # stays due until there is a batch, however many pictures or stretches could not be read
+        last_segment = self.plan[self.start - 1][0][0] if self.start else -1
+        reset = False  # stays due until there is a batch, however many images or segments could not be read
         for number, (images, own_reasons) in enumerate(decoded, self.start):
-            shots, reasons = self.plan[number], self.share.of_all(own_reasons)
-            stretch = self.stream.stretches[shots[0][0]]
-            reset = reset or (stretch.reset and shots[0][0] != last_stretch)
-            last_stretch = shots[0][0]
-            self._note(shots, reasons)
-            good = [shot for shot, reason in zip(shots, reasons, strict=True) if reason is None]
-            if good:
-                yield self._batch(images, good, number, reset)
+            indices, reasons = self.plan[number], self.shard.gather(own_reasons)
+            segment = indices[0][0]
+            reset = reset or (self.stream.segments[segment].reset and segment != last_segment)
+            last_segment = segment
+            self._record_unreadable(indices, reasons)
+            readable = [index for index, reason in zip(indices, reasons, strict=True) if reason is None]
+            if readable:
+                yield self._batch(images, readable, number, reset)
                 reset = False
 
-    def _note(self, shots: list[Shot], reasons: list[str | None]) -> None:
-        for (_, domain, position), reason in zip(shots, reasons, strict=True):
+    def _record_unreadable(self, indices: list[SampleIndex], reasons: list[str | None]) -> None:
+        for (_, domain, index), reason in zip(indices, reasons, strict=True):
             if reason is not None:
                 if not self.skip_unreadable:
                     raise InputError(
                         f"{reason} (navia doctor lists all such images; navia run --skip-unreadable leaves them out)"
                     )
-                self.unreadable.append((self.stream.domains[domain].collection.name(position), reason))
+                self.unreadable.append((self.stream.domains[domain].images.name(index), reason))
 
-    def _batch(self, images: Tensor, shots: list[Shot], number: int, reset: bool) -> Batch:
-        domains = [(self.stream.domains[domain], position) for _, domain, position in shots]
+    def _batch(self, images: Tensor, indices: list[SampleIndex], number: int, reset: bool) -> Batch:
+        samples = [(self.stream.domains[domain], index) for _, domain, index in indices]
         return Batch(
             images=images,
-            labels=torch.tensor([domain.label(position) for domain, position in domains]),
-            names=tuple(domain.collection.name(position) for domain, position in domains),
-            domains=tuple(domain.name for domain, _ in domains),
+            labels=torch.tensor([domain.label(index) for domain, index in samples]),
+            names=tuple(domain.images.name(index) for domain, index in samples),
+            domains=tuple(domain.name for domain, _ in samples),
             number=number,
             reset=reset,
         )
 
 
-def _stack(answers: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:
-    """Readable pictures as one tensor [B, C, H, W] ([0]: there are none), and per shot why it could not be read.
+def _stack(decoded: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:
+    """Readable images [B, C, H, W] ([0] if there are none), and for each image its read error or None.
 
-    Done in the workers: every tensor that comes out of one holds a file open, and a tensor per picture would use up the
-    open files of a process and leave it waiting for ever."""
-    images = [answer for answer in answers if isinstance(answer, Tensor)]
-    reasons = [answer if isinstance(answer, str) else None for answer in answers]
+    Runs in the workers: every tensor from a worker holds a file open, and one per image would exhaust a process's open
+    files and hang it."""
+    images = [image for image in decoded if isinstance(image, Tensor)]
+    reasons = [image if isinstance(image, str) else None for image in decoded]
     return (torch.stack(images) if images else torch.empty(0)), reasons
 
 
 class _Decoder(Dataset[Tensor | str]):
-    """Tensor of one shot, or in words why there is none."""
+    """Decoded image, or the read error as text."""
 
     def __init__(self, stream: Stream, preprocessing: Preprocessing) -> None:
         self.domains = stream.domains
         self.preprocessing = preprocessing
 
-    def __getitem__(self, shot: Shot) -> Tensor | str:
-        _, domain, position = shot
+    def __getitem__(self, sample: SampleIndex) -> Tensor | str:
+        _, domain, index = sample
         try:
-            return self.domains[domain].tensor(position, self.preprocessing)
+            return self.domains[domain].tensor(index, self.preprocessing)
         except InputError as error:
             return str(error)

@@ -23,46 +23,24 @@ from navia.data.corruptions import blur, digital, noise, weather
 from navia.errors import InputError, NaviaError, known_names
 from navia.io import to_bytes
 
-__all__ = ["CORRUPTIONS", "SMALLEST_SIDE", "corrupt", "names", "seed_of"]
+__all__ = ["CORRUPTIONS", "MIN_SIDE", "corrupt", "corruption_seed", "names"]
 
-SMALLEST_SIDE = 28
+MIN_SIDE = 28
 
 Corruption = Callable[[NDArray[np.uint8], int, np.random.RandomState], NDArray[Any]]
 
-_FUNCTIONS: dict[str, dict[str, Corruption]] = {
-    "noise": {
-        "gaussian_noise": noise.gaussian_noise,
-        "shot_noise": noise.shot_noise,
-        "impulse_noise": noise.impulse_noise,
-    },
-    "blur": {
-        "defocus_blur": blur.defocus_blur,
-        "glass_blur": blur.glass_blur,
-        "motion_blur": blur.motion_blur,
-        "zoom_blur": blur.zoom_blur,
-    },
-    "weather": {
-        "snow": weather.snow,
-        "frost": weather.frost,
-        "fog": weather.fog,
-        "brightness": weather.brightness,
-    },
-    "digital": {
-        "contrast": digital.contrast,
-        "elastic_transform": digital.elastic_transform,
-        "pixelate": digital.pixelate,
-        "jpeg_compression": digital.jpeg_compression,
-    },
-    "extra": {
-        "speckle_noise": noise.speckle_noise,
-        "gaussian_blur": blur.gaussian_blur,
-        "spatter": weather.spatter,
-        "saturate": digital.saturate,
-    },
+_FUNCTIONS: dict[str, tuple[Corruption, ...]] = {
+    "noise": (noise.gaussian_noise, noise.shot_noise, noise.impulse_noise),
+    "blur": (blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur),
+    "weather": (weather.snow, weather.frost, weather.fog, weather.brightness),
+    "digital": (digital.contrast, digital.elastic_transform, digital.pixelate, digital.jpeg_compression),
+    "extra": (noise.speckle_noise, blur.gaussian_blur, weather.spatter, digital.saturate),
 }
-_BY_NAME = {name: function for group in _FUNCTIONS.values() for name, function in group.items()}
+_BY_NAME = {function.__name__: function for members in _FUNCTIONS.values() for function in members}
 
-CORRUPTIONS: dict[str, tuple[str, ...]] = {group: tuple(members) for group, members in _FUNCTIONS.items()}
+CORRUPTIONS: dict[str, tuple[str, ...]] = {
+    group: tuple(function.__name__ for function in members) for group, members in _FUNCTIONS.items()
+}
 """Names by group, in the order of the paper."""
 
 
@@ -71,9 +49,9 @@ def names(*, extra: bool = False) -> tuple[str, ...]:
     return tuple(name for group, members in CORRUPTIONS.items() if extra or group != "extra" for name in members)
 
 
-def seed_of(picture: str, name: str, severity: int, seed: int = 0) -> int:
-    """The seed of one picture's corruption: depends on what the picture is called, not on when or by whom it is made."""
-    return zlib.crc32(to_bytes(f"{seed}/{name}/{severity}/{picture}"))
+def corruption_seed(image: str, name: str, severity: int, seed: int = 0) -> int:
+    """Seed of one image's corruption, from the image's name: the same in every order and process."""
+    return zlib.crc32(to_bytes(f"{seed}/{name}/{severity}/{image}"))
 
 
 def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator) -> NDArray[np.uint8]:
@@ -103,8 +81,8 @@ def _as_channels_last(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (1, 3)):
         raise InputError(f"image must have shape (H, W), (H, W, 1) or (H, W, 3), not {image.shape}")
     height, width = image.shape[:2]
-    if min(height, width) < SMALLEST_SIDE:
-        raise InputError(f"image must be at least {SMALLEST_SIDE} px on each side, not {height} x {width}")
+    if min(height, width) < MIN_SIDE:
+        raise InputError(f"image must be at least {MIN_SIDE} px on each side, not {height} x {width}")
     return np.ascontiguousarray(image).reshape(height, width, -1)
 
 
