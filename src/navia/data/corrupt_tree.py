@@ -7,6 +7,7 @@ Files are written atomically; an interrupted run continues where it stopped.
 
 import contextlib
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -18,7 +19,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NoReturn
@@ -52,7 +52,7 @@ class Summary:
 
 
 class Task(NamedTuple):
-    """Files of one image and corruption. name: path below the source. file: path below the folder of a severity."""
+    """Files of one image and corruption. name: path below the source. file: path below a severity's folder."""
 
     name: str
     file: PurePosixPath
@@ -84,25 +84,14 @@ def write_corrupted(
     skip_unreadable: bool = False,
     progress: Progress | None = None,
 ) -> Summary:
-    """Write the corrupted copies that `target` does not have yet.
+    """Write the corrupted copies that `target` does not have yet; a KeyboardInterrupt says how many files are done.
 
     Args:
-        source: Folder of clean images, with or without class folders.
-        target: Folder for the copies, empty or from an earlier run with the same settings.
-        corruptions: Names of corruptions.
-        severities: Numbers from 1 to 5.
-        seed: Seed of the corruptions.
-        size: Side of the centre crop.
-        resize: Length of the shorter side before the crop.
         as_is: Keep the size of every image instead of resizing and cropping.
         workers: Number of processes; more than one need `if __name__ == "__main__":` in a script.
         limit: Maximum number of images.
         skip_unreadable: Leave out images that cannot be read; otherwise they raise an InputError.
         progress: Called with (finished files, all files).
-
-    Raises:
-        InputError: Unknown corruptions, unusable folders, unreadable images.
-        KeyboardInterrupt: With the number of finished files as its text.
     """
     start = time.perf_counter()
     corruptions, severities = tuple(dict.fromkeys(corruptions)), tuple(dict.fromkeys(severities))
@@ -114,16 +103,30 @@ def write_corrupted(
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock_tree(target, writer.settings()))
-            missing = _missing_files(target, images, corruptions, severities)
         except OSError as error:
             raise InputError(f"cannot write to {str(target)!r}: {error}") from error
-        counts = RunCounts(missing.size, int((~missing).sum()), skip_unreadable, progress)
+
+        def missing_files() -> Iterator[Task]:
+            for (name, file), corruption in itertools.product(images, corruptions):
+                wanted = (s for s in severities if not _is_complete(target / corruption / str(s) / file))
+                yield Task(name, file, corruption, tuple(wanted))
+
+        total = len(images) * len(corruptions) * len(severities)
+        missing = sum(len(task.severities) for task in missing_files())
+        counts = RunCounts(total, total - missing, skip_unreadable, progress)
         counts.report()
-        tasks = (
-            Task(images[i][0], images[i][1], corruptions[c], tuple(severities[s] for s in np.flatnonzero(missing[i, c])))
-            for i, c in np.argwhere(missing.any(axis=2))
-        )
-        _run(writer, tasks, workers, counts)
+        tasks = (task for task in missing_files() if task.severities)
+        try:
+            if workers == 1:
+                _run_here(writer, tasks, counts)
+            else:
+                _run_in_processes(writer, tasks, workers, counts)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(str(counts)) from None
+        except BrokenProcessPool as error:
+            raise NaviaError(f"a worker process died, perhaps because memory ran out; {counts}") from error
+    if counts.failure:
+        raise InputError(f"{counts.failure}; {counts}")
     return Summary(counts.written, counts.kept, tuple(sorted(counts.unreadable.items())), time.perf_counter() - start)
 
 
@@ -165,11 +168,15 @@ def lock_tree(target: Path, settings: dict[str, Any]) -> Iterator[None]:
     if target.exists() and not target.is_dir():
         raise InputError(f"{str(target)!r} is a file, not a folder")
     target.mkdir(parents=True, exist_ok=True)
-    content, path = _finished_files(target, clean_up=False), target / SETTINGS_FILE
-    if content and SETTINGS_FILE not in content:
+    path = target / SETTINGS_FILE
+    others = (entry for entry in target.iterdir() if not entry.name.endswith(UNFINISHED) and entry.name != SETTINGS_FILE)
+    content = [entry.name for entry in others if entry.is_dir() or _is_complete(entry)]
+    if content and not _is_complete(path):
         raise InputError(f"{str(target)!r} holds other things ({min(content)}, ...): choose a new or an empty folder")
     with exclusive(target / LOCK_FILE, f"another run writes to {str(target)!r}: wait for it or choose another folder"):
-        if SETTINGS_FILE in _finished_files(target):
+        for unfinished in target.rglob(f"*{UNFINISHED}"):  # left by killed runs
+            unfinished.unlink(missing_ok=True)
+        if _is_complete(path):
             _check_settings(path, settings)
         else:
             with written_whole(path) as unfinished:
@@ -179,45 +186,20 @@ def lock_tree(target: Path, settings: dict[str, Any]) -> Iterator[None]:
 
 def _check_settings(path: Path, settings: dict[str, Any]) -> None:
     try:
-        before = json.loads(path.read_bytes())
-    except ValueError as error:
+        before = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
         raise InputError(f"{str(path)!r} is damaged ({error}): choose another folder") from error
-    if not isinstance(before, dict):
-        raise InputError(f"{str(path)!r} is damaged (no settings): choose another folder")
     changed = [name for name in settings if before.get(name) != settings[name]]
+    was, now = (", ".join(f"{name} {json.dumps(s.get(name))}" for name in changed) for s in (before, settings))
     if changed:
-        was, now = (", ".join(f"{name} {json.dumps(s.get(name))}" for name in changed) for s in (before, settings))
         raise InputError(f"{str(path.parent)!r} was made with {was}, not {now}: choose another folder")
 
 
-def _finished_files(folder: Path, clean_up: bool = True) -> set[str]:
-    """Names in a folder, without empty files (power cut). clean_up: remove files that killed runs left half-written."""
-    finished: set[str] = set()
-    if not folder.is_dir():
-        return finished
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(UNFINISHED):
-                if clean_up:
-                    Path(entry.path).unlink(missing_ok=True)
-            elif not entry.is_file() or entry.stat().st_size > 0:
-                finished.add(entry.name)
-    return finished
-
-
-def _missing_files(
-    target: Path, images: Sequence[tuple[str, PurePosixPath]], corruptions: Sequence[str], severities: Sequence[int]
-) -> np.ndarray:
-    """Files still to write: bool [images, corruptions, severities]."""
-    missing = np.ones((len(images), len(corruptions), len(severities)), dtype=bool)
-    by_folder: dict[PurePosixPath, list[int]] = {}
-    for i, (_, file) in enumerate(images):
-        by_folder.setdefault(file.parent, []).append(i)
-    for c, s in np.ndindex(missing.shape[1:]):
-        for folder, members in by_folder.items():
-            finished = _finished_files(target / corruptions[c] / str(severities[s]) / folder)
-            missing[members, c, s] = [images[i][1].name not in finished for i in members]
-    return missing
+def _is_complete(path: Path) -> bool:
+    """Whether a file exists and is not empty, as after a power cut."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size > 0
+    return False
 
 
 @dataclass(frozen=True)
@@ -232,8 +214,8 @@ class Writer:
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal for all files of a tree."""
-        settings = {"source": self.source.resolve().name, "seed": self.seed, "size": self.size, "resize": self.resize}
-        return {**settings, "quality": QUALITY, "definitions": DEFINITIONS}
+        fixed = {"quality": QUALITY, "definitions": DEFINITIONS}
+        return {"source": self.source.resolve().name, "seed": self.seed, "size": self.size, "resize": self.resize, **fixed}
 
     def write(self, task: Task) -> Result:
         """Write the files of a task, up to the first that fails."""
@@ -301,20 +283,6 @@ class RunCounts:
         return f"{self.kept + self.written} of {self.total} files are done, the same command continues from there"
 
 
-def _run(writer: Writer, tasks: Iterator[Task], workers: int, counts: RunCounts) -> None:
-    try:
-        if workers == 1:
-            _run_here(writer, tasks, counts)
-        else:
-            _run_in_processes(writer, tasks, workers, counts)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(str(counts)) from None
-    except BrokenProcessPool as error:
-        raise NaviaError(f"a worker process died, perhaps because memory ran out; {counts}") from error
-    if counts.failure:
-        raise InputError(f"{counts.failure}; {counts}")
-
-
 def _run_here(writer: Writer, tasks: Iterator[Task], counts: RunCounts) -> None:
     for task in tasks:
         with interrupts_held_back():  # files on the disk are counted
@@ -328,15 +296,17 @@ def _run_in_processes(writer: Writer, tasks: Iterator[Task], workers: int, count
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
     pending: set[Future[Result]] = set()
     try:
+        following = list(itertools.islice(tasks, 2 * workers))
         with interrupts_held_back(), _interrupts_blocked():
-            pending |= {pool.submit(writer.write, task) for task in islice(tasks, 2 * workers)}
+            pending |= {pool.submit(writer.write, task) for task in following}
         while pending and not counts.failure:
             finished = wait(pending, return_when=FIRST_COMPLETED).done
+            following = list(itertools.islice(tasks, len(finished)))
             with interrupts_held_back():  # otherwise a task could be neither waited for nor counted
                 for future in finished:
                     pending.remove(future)
                     counts.add(future.result())
-                pending |= {pool.submit(writer.write, task) for task in islice(tasks, len(finished))}
+                pending |= {pool.submit(writer.write, task) for task in following}
     finally:
         pool.shutdown(cancel_futures=True)
         for future in pending:  # running tasks were finished, and count

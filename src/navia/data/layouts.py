@@ -37,13 +37,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a folder.
-
-    Args:
-        kind: imagenet, imagenet-c, imagenet-r, imagenet-a, imagenet-v2, class folders or flat.
-        root: The folder.
-        parts: The root itself; for imagenet-c one part per corruption and severity, in the order of the paper.
-    """
+    """Layout of a folder, see the table above. parts: the root itself; for imagenet-c one part per corruption and severity,
+    in the order of the paper."""
 
     kind: str
     root: Path
@@ -89,11 +84,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def detect_layout(root: str | Path) -> Layout:
-    """Return the layout of a folder.
-
-    Raises:
-        InputError: There is no such folder, or it has no known layout; the message says what was found instead.
-    """
+    """Return the layout of a folder; if it has none, an InputError says what was found instead."""
     root = Path(root)
     if not root.is_dir():
         raise InputError(f"no folder {str(root)!r}" if not root.exists() else f"{str(root)!r} is a file, not a folder")
@@ -143,14 +134,8 @@ def match_classes(
     - names that all occur in `model_names` (in any case): their positions
     - as many folders as classes: sorted order, unless a name that occurs in `model_names` contradicts it
 
-    Args:
-        class_names: Names of the class folders, or of a dataset's labels.
-        num_classes: Number of classes of the model.
-        model_names: Names of the model's classes.
-        numbered: The names are in label order already (a dataset's); folders are sorted.
-
-    Raises:
-        InputError: No rule applies; the message lists what would match.
+    If no rule applies, an InputError lists what would match. numbered: the names are in label order already (a dataset's);
+    folders are sorted.
     """
     known = imagenet.class_index()
     if num_classes == len(known) and all(name in known for name in class_names):
@@ -190,8 +175,8 @@ def _expected(count: int, num_classes: int, model_names: Sequence[str] | None) -
         options.append(f"exactly {num_classes} folders, sorted as the classes are")
     if num_classes == len(imagenet.wnids()):
         options.append("ImageNet's wnids (n01440764, ...)")
-        if not model_names:
-            options.append("ImageNet's names, if --labels imagenet says that the model has them")
+    if num_classes == len(imagenet.wnids()) and not model_names:
+        options.append("ImageNet's names, if --labels imagenet says that the model has them")
     if model_names:
         options.append(f"the model's class names ({_examples(model_names)})")
     return ", or ".join(options)

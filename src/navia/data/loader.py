@@ -20,16 +20,8 @@ SampleIndex = tuple[int, int, int]  # segment, domain, image
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of a stream.
-
-    Args:
-        images: [B, C, H, W]; with a `Shard` only those of this process.
-        labels: [B], -1 if unknown.
-        names: Names of the images.
-        domains: Names of their domains.
-        number: Position among the stream's batches.
-        reset: Adaptation restarts from the source before this batch.
-    """
+    """One batch of a stream: images [B, C, H, W] (with a `Shard` those of this process), labels [B] (-1: unknown), names and
+    domains of the images. number: among the stream's batches. reset: adaptation restarts from the source before it."""
 
     images: Tensor
     labels: Tensor
@@ -49,7 +41,7 @@ def batch_images(batch: Any) -> Tensor:
     Raises:
         InputError: There is no image tensor at that place.
     """
-    images = _image_of(batch)
+    images, _ = _split(batch)
     if not isinstance(images, Tensor):
         raise InputError(
             f"images must be a tensor [B, C, H, W], got {type(images).__name__}: give a tensor, (images, labels), or a dict "
@@ -60,7 +52,7 @@ def batch_images(batch: Any) -> Tensor:
 
 def batch_labels(batch: Any) -> Tensor | None:
     """Return the labels [B] of a batch as `batch_images` takes it; None if it has none or all are unknown (-1)."""
-    found = _label_of(batch)
+    _, found = _split(batch)
     if found is None:
         return None
     try:
@@ -70,6 +62,21 @@ def batch_labels(batch: Any) -> Tensor | None:
     if labels.dim() != 1 or labels.is_floating_point():
         raise InputError(f"labels of a batch must be class indices [B], got {labels.dtype} {tuple(labels.shape)}")
     return None if len(labels) and bool((labels < 0).all()) else labels.long()
+
+
+def _split(item: Any) -> tuple[Any, Any]:
+    """Images and labels of a batch, or image and label of a sample, unchecked; None without labels."""
+    if isinstance(item, Mapping):
+        key = next((key for key in ("pixel_values", "images", "image") if key in item), None)
+        if key is None:
+            found = ", ".join(map(str, item)) or "nothing"
+            raise InputError(f"a batch that is a dict needs its images as pixel_values, images or image; it has {found}")
+        return item[key], next((item[key] for key in ("labels", "label") if key in item), None)
+    if isinstance(item, tuple | list):
+        if not item:
+            raise InputError(f"a batch is an empty {type(item).__name__}: its images must come first")
+        return item[0], item[1] if len(item) > 1 else None
+    return getattr(item, "images", item), getattr(item, "labels", None)
 
 
 def iterate_batches(
@@ -93,8 +100,7 @@ def iterate_batches(
         batch_size: Images per batch. Batches of a loader keep their own size.
         limit: Maximum number of images.
         workers: Processes that decode images. A loader has its own.
-        seed: Order of labelled images. Unlabelled folders are read in the order of their names, loaders and tensors in
-            their own order.
+        seed: Order of datasets and labelled folders. Unlabelled folders are read by name, other data in its own order.
         num_classes: Number of classes of the model, to give class folders the model's labels (see `open_domains`). Without
             it, labels are positions among the sorted class folders, as in torchvision's `ImageFolder`.
         class_names: The model's class names, for the same purpose.
@@ -111,22 +117,20 @@ def iterate_batches(
     """
     if batch_size < 1 or workers < 0 or (limit is not None and limit < 1):
         raise SpecError(f"batch_size and limit must be at least 1, workers at least 0; got {batch_size}, {limit}, {workers}")
-    classes = None
+    classes, seen = None, 0
     if isinstance(data, str | Path) and num_classes is not None:
         opened = open_domains(data, num_classes, class_names)
         classes = None if opened.classes is None else torch.tensor(opened.classes)
-        labelled = opened.domains[0].images.labels is not None
-        data = make_stream(opened.domains, seed=seed if labelled else None)
-    seen = 0
+        data = make_stream(opened.domains, seed=None if opened.domains[0].images.labels is None else seed)
     for batch in _any_batches(data, preprocessing, batch_size, limit, workers, seed):
         images, labels = batch_images(batch), batch_labels(batch)
         if labels is not None and len(labels) != len(images):
             raise InputError(f"a batch has {len(images)} images but {len(labels)} labels")
         if labels is not None and classes is not None:
             labels = classes[labels]
-        kept = len(images) if limit is None else min(len(images), limit - seen)
-        yield images[:kept], None if labels is None else labels[:kept]
-        seen += kept
+        left = None if limit is None else limit - seen
+        yield images[:left], None if labels is None else labels[:left]
+        seen += len(images)
         if limit is not None and seen >= limit:
             return
 
@@ -156,45 +160,20 @@ def _any_batches(
     )
 
 
-def _image_of(item: Any) -> Any:
-    """The images of a batch or the image of a sample, unchecked."""
-    if isinstance(item, Mapping):
-        key = next((key for key in ("pixel_values", "images", "image") if key in item), None)
-        if key is None:
-            found = ", ".join(map(str, item)) or "nothing"
-            raise InputError(f"a batch that is a dict needs its images as pixel_values, images or image; it has {found}")
-        return item[key]
-    if isinstance(item, tuple | list):
-        if not item:
-            raise InputError(f"a batch is an empty {type(item).__name__}: its images must come first")
-        return item[0]
-    return getattr(item, "images", item)
-
-
-def _label_of(item: Any) -> Any:
-    """The labels of a batch or the label of a sample, unchecked; None without any."""
-    if isinstance(item, Mapping):
-        return next((item[key] for key in ("labels", "label") if key in item), None)
-    if isinstance(item, tuple | list):
-        return item[1] if len(item) > 1 else None
-    return getattr(item, "labels", None)
-
-
+@dataclass(frozen=True)
 class _Samples(Dataset[tuple[Tensor, int]]):
     """Samples of a map-style dataset as (image tensor, label or -1)."""
 
-    def __init__(self, dataset: Any, preprocessing: Preprocessing) -> None:
-        self.dataset = dataset
-        self.preprocessing = preprocessing
+    dataset: Any
+    preprocessing: Preprocessing
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        sample = self.dataset[index]
-        image, label = _image_of(sample), _label_of(sample)
+        image, label = _split(self.dataset[index])
         try:
-            number = -1 if label is None else int(label)
+            label = -1 if label is None else int(label)
         except (TypeError, ValueError) as error:
             raise InputError(f"sample {index} of the dataset has the label {label!r}, not a class index") from error
-        return image if isinstance(image, Tensor) else self.preprocessing(image), number
+        return image if isinstance(image, Tensor) else self.preprocessing(image), label
 
 
 class Shard:
@@ -210,18 +189,10 @@ class Shard:
 
 
 class Loader:
-    """Iterate over the batches of a stream. No batch spans two segments.
+    """Iterate over the batches of a stream from batch `start` on. No batch spans two segments.
 
-    Args:
-        stream: The stream.
-        preprocessing: Applied to each image.
-        batch_size: Images per batch.
-        workers: Processes that decode images; 0: this process.
-        skip_unreadable: Leave out images that cannot be read and list them in `unreadable` as (name, reason); otherwise
-            they raise an InputError.
-        start: Number of the first batch.
-        shard: For several processes that share a stream.
-    """
+    skip_unreadable: leave out images that cannot be read and list them in `unreadable` as (name, reason); otherwise they
+    raise an InputError. shard: for several processes that share a stream."""
 
     def __init__(
         self,
@@ -258,7 +229,7 @@ class Loader:
             raise SpecError(f"start {self.start} lies outside of the stream: it has {len(self.plan)} batches")
         self.unreadable.clear()
         decoded = DataLoader(
-            _Decoder(self.stream, self.preprocessing),
+            _Decoder(self.stream.domains, self.preprocessing),
             batch_sampler=[self.shard.select(indices) for indices in self.plan[self.start :]],
             num_workers=self.workers,
             collate_fn=_stack,
@@ -266,36 +237,28 @@ class Loader:
         )
         last_segment = self.plan[self.start - 1][0][0] if self.start else -1
         reset = False  # stays due until there is a batch, however many images or segments could not be read
-        for number, (images, own_reasons) in enumerate(decoded, self.start):
-            indices, reasons = self.plan[number], self.shard.gather(own_reasons)
-            segment = indices[0][0]
+        for number, (images, own_errors) in enumerate(decoded, self.start):
+            segment = self.plan[number][0][0]
             reset = reset or (self.stream.segments[segment].reset and segment != last_segment)
             last_segment = segment
-            self._record_unreadable(indices, reasons)
-            readable = [index for index, reason in zip(indices, reasons, strict=True) if reason is None]
-            if readable:
-                yield self._batch(images, readable, number, reset)
+            samples = self._readable(number, self.shard.gather(own_errors))
+            if samples:
+                names = tuple(domain.images.name(index) for domain, index in samples)
+                labels = torch.tensor([domain.label(index) for domain, index in samples])
+                yield Batch(images, labels, names, tuple(domain.name for domain, _ in samples), number, reset)
                 reset = False
 
-    def _record_unreadable(self, indices: list[SampleIndex], reasons: list[str | None]) -> None:
-        for (_, domain, index), reason in zip(indices, reasons, strict=True):
-            if reason is not None:
+    def _readable(self, number: int, errors: list[str | None]) -> list[tuple[Domain, int]]:
+        """Samples of a batch without those that could not be read."""
+        samples = [(self.stream.domains[domain], index) for _, domain, index in self.plan[number]]
+        for (domain, index), error in zip(samples, errors, strict=True):
+            if error is not None:
+                self.unreadable.append((domain.images.name(index), error))
                 if not self.skip_unreadable:
                     raise InputError(
-                        f"{reason} (navia doctor lists all such images; navia run --skip-unreadable leaves them out)"
+                        f"{error} (navia doctor lists such images, navia run --skip-unreadable leaves them out)"
                     )
-                self.unreadable.append((self.stream.domains[domain].images.name(index), reason))
-
-    def _batch(self, images: Tensor, indices: list[SampleIndex], number: int, reset: bool) -> Batch:
-        samples = [(self.stream.domains[domain], index) for _, domain, index in indices]
-        return Batch(
-            images=images,
-            labels=torch.tensor([domain.label(index) for domain, index in samples]),
-            names=tuple(domain.images.name(index) for domain, index in samples),
-            domains=tuple(domain.name for domain, _ in samples),
-            number=number,
-            reset=reset,
-        )
+        return [sample for sample, error in zip(samples, errors, strict=True) if error is None]
 
 
 def _stack(decoded: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:
@@ -304,20 +267,19 @@ def _stack(decoded: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:
     Runs in the workers: every tensor from a worker holds a file open, and one per image would exhaust a process's open
     files and hang it."""
     images = [image for image in decoded if isinstance(image, Tensor)]
-    reasons = [image if isinstance(image, str) else None for image in decoded]
-    return (torch.stack(images) if images else torch.empty(0)), reasons
+    errors = [image if isinstance(image, str) else None for image in decoded]
+    return (torch.stack(images) if images else torch.empty(0)), errors
 
 
+@dataclass(frozen=True)
 class _Decoder(Dataset[Tensor | str]):
     """Decoded image, or the read error as text."""
 
-    def __init__(self, stream: Stream, preprocessing: Preprocessing) -> None:
-        self.domains = stream.domains
-        self.preprocessing = preprocessing
+    domains: tuple[Domain, ...]
+    preprocessing: Preprocessing
 
     def __getitem__(self, sample: SampleIndex) -> Tensor | str:
-        _, domain, index = sample
         try:
-            return self.domains[domain].tensor(index, self.preprocessing)
+            return self.domains[sample[1]].tensor(sample[2], self.preprocessing)
         except InputError as error:
             return str(error)

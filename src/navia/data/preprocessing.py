@@ -82,8 +82,7 @@ class Preprocessing:
         resize: Length of the shorter side before the crop, an exact (height, width), or None for a crop only.
         interpolation: nearest, bilinear, bicubic or lanczos.
         origin: Where these values come from, for reports.
-        floor_crop: Round half pixels of the crop's margin down, as transformers does; otherwise to even, as torchvision
-            does.
+        floor_crop: Round half pixels of the crop's margin down (transformers); otherwise to even (torchvision).
 
     Example:
         >>> images = vit.preprocessing.batch(["cat.jpg", "dog.jpg"])      # [2, 3, 224, 224]
@@ -157,12 +156,11 @@ class Preprocessing:
 
     def describe(self) -> str:
         """One line for reports."""
-        if self.resize is None:
-            steps = ""
-        elif isinstance(self.resize, int):
-            steps = f"shorter side to {self.resize} px ({self.interpolation}), "
-        else:
-            steps = f"resize to {self.resize[1]}x{self.resize[0]} px ({self.interpolation}), "
+        steps = ""
+        if self.resize is not None:
+            size = self.resize
+            to = f"shorter side to {size}" if isinstance(size, int) else f"resize to {size[1]}x{size[0]}"
+            steps = f"{to} px ({self.interpolation}), "
         mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (self.mean, self.std))
         return f"{steps}centre crop {self.size[1]}x{self.size[0]}, mean ({mean}), std ({std}) [{self.origin}]"
 

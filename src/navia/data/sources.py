@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navia.data import SOURCE_IMAGES, imagenet
 from navia.data.corruptions import corrupt, corruption_seed, names
-from navia.data.layouts import SUFFIXES, Layout, detect_layout, entries, folders, image_entries, match_classes
+from navia.data.layouts import SUFFIXES, ClassMatch, detect_layout, entries, folders, image_entries, match_classes
 from navia.data.preprocessing import Preprocessing, open_image
 from navia.errors import InputError, NaviaError, known_names
 from navia.io import expanded
@@ -71,7 +71,9 @@ def scan(root: str | Path) -> Folder:
     if not root.is_dir():
         raise InputError(f"no folder {str(root)!r}")
     flat = [root / entry.name for entry in image_entries(root)]
-    nested = {folder.name: [folder / entry.name for entry in image_entries(folder)] for folder in _class_folders(root)}
+    # Numbers (ImageNet-V2) sort as numbers: 2 before 10.
+    inside = sorted(folders(root), key=lambda folder: (int(folder.name) if folder.name.isdecimal() else -1, folder.name))
+    nested = {folder.name: [folder / entry.name for entry in image_entries(folder)] for folder in inside}
     classes = tuple(name for name, paths in nested.items() if paths)
     if flat and classes:
         raise InputError(f"{str(root)!r} holds images both directly and in class folders ({classes[0]}, ...): keep one")
@@ -84,8 +86,7 @@ def scan(root: str | Path) -> Folder:
 
 def default_order(folder: Folder) -> list[int]:
     """Order of a stream over a folder: by name, or shuffled with a fixed seed if the images are sorted by class."""
-    count = len(folder)
-    return list(range(count)) if folder.class_names is None else _shuffled(count)
+    return list(range(len(folder))) if folder.class_names is None else _shuffled(len(folder))
 
 
 @dataclass(frozen=True)
@@ -100,33 +101,22 @@ class FolderDigest:
 def digest_folder(root: str | Path, deep: bool = False) -> FolderDigest:
     """Digest of the images that `scan` finds; deep: of all files below instead."""
     root = Path(root)
-    count, sizes, times = 0, hashlib.sha256(), hashlib.sha256()
-    for name, entry in _files_below(root) if deep else _scanned_files(root):
-        found, line = entry.stat(), os.fsencode(name)
-        sizes.update(line + b"\0%d\n" % found.st_size)
-        times.update(line + b"\0%d\n" % found.st_mtime_ns)
-        count += 1
-    return FolderDigest(count, sizes.hexdigest()[:16], times.hexdigest()[:16])
+    paths = list(_files_below(root)) if deep else scan(root).paths
+    sizes, times = hashlib.sha256(), hashlib.sha256()
+    for path in paths:
+        found, name = path.stat(), os.fsencode(path.relative_to(root).as_posix())
+        sizes.update(name + b"\0%d\n" % found.st_size)
+        times.update(name + b"\0%d\n" % found.st_mtime_ns)
+    return FolderDigest(len(paths), sizes.hexdigest()[:16], times.hexdigest()[:16])
 
 
-def _scanned_files(root: Path) -> "Iterator[tuple[str, os.DirEntry[str]]]":
-    yield from ((entry.name, entry) for entry in image_entries(root))
-    for folder in _class_folders(root):
-        yield from ((f"{folder.name}/{entry.name}", entry) for entry in image_entries(folder))
-
-
-def _files_below(root: Path, prefix: str = "") -> "Iterator[tuple[str, os.DirEntry[str]]]":
+def _files_below(root: Path) -> Iterator[Path]:
     """All files in a fixed order, without the cache files of the datasets library."""
     for entry in sorted(entries(root), key=lambda entry: entry.name):
         if entry.is_dir():
-            yield from _files_below(Path(entry.path), f"{prefix}{entry.name}/")
+            yield from _files_below(Path(entry.path))
         elif entry.is_file() and not entry.name.startswith("cache-"):
-            yield prefix + entry.name, entry
-
-
-def _class_folders(root: Path) -> list[Path]:
-    """Sorted by name; numbers (ImageNet-V2) sort as numbers: 2 before 10."""
-    return sorted(folders(root), key=lambda folder: (int(folder.name) if folder.name.isdecimal() else -1, folder.name))
+            yield Path(entry.path)
 
 
 @dataclass(frozen=True)
@@ -179,17 +169,13 @@ class DatasetImages:
         return image
 
 
-@dataclass(frozen=True)
 class Subset:
-    """Some images of a source, in the order of `indices`; each keeps its name."""
+    """Images of another source in the order of `indices`, under their own names. labels: instead of their own labels."""
 
-    images: ImageSource
-    indices: Sequence[int]
-
-    @cached_property
-    def labels(self) -> Sequence[int] | None:
-        labels = self.images.labels
-        return None if labels is None else [labels[i] for i in self.indices]
+    def __init__(self, images: ImageSource, indices: Sequence[int], labels: Sequence[int] | None = None) -> None:
+        self.images, self.indices = images, indices
+        own = images.labels
+        self.labels = [own[i] for i in indices] if labels is None and own is not None else labels
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -202,32 +188,8 @@ class Subset:
 
 
 @dataclass(frozen=True)
-class LabelledImages:
-    """Images with other labels than their own: the model's."""
-
-    images: ImageSource
-    labels: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def name(self, index: int) -> str:
-        return self.images.name(index)
-
-    def read(self, index: int) -> Image.Image:
-        return self.images.read(index)
-
-
-@dataclass(frozen=True)
 class Domain:
-    """Images under one condition: clean, or with a corruption generated on the fly.
-
-    Args:
-        name: Name in results.
-        images: Any `ImageSource`.
-        corruption: Name of a corruption; None: none.
-        severity: 1 to 5; 0: no corruption.
-        seed: Seed of the corruption.
+    """Images under one condition: clean (severity 0), or with a corruption generated on the fly.
 
     Example:
         >>> foggy = Domain("fog", scan("photos"), "fog", severity=5)
@@ -280,24 +242,15 @@ def corrupted(images: ImageSource, corruptions: Sequence[str], severity: int = 5
 
 def gradual(images: ImageSource, corruptions: Sequence[str], seed: int = 0) -> list[Domain]:
     """Domains of rising and falling severity: 1 to 5 and back for each corruption (Wang et al., 2022, CoTTA)."""
-    steps = [*((severity, "") for severity in (1, 2, 3, 4, 5)), *((severity, " again") for severity in (4, 3, 2, 1))]
-    return [
-        Domain(f"{name}/{severity}{again}", images, name, severity, seed)
-        for name in corruptions
-        for severity, again in steps
-    ]
+    steps = [("", severity) for severity in (1, 2, 3, 4, 5)] + [(" again", severity) for severity in (4, 3, 2, 1)]
+    return [Domain(f"{name}/{s}{again}", images, name, s, seed) for name in corruptions for again, s in steps]
 
 
 @dataclass(frozen=True)
 class OpenedData:
-    """Domains that a user's path stands for.
-
-    Args:
-        kind: The layout, "embedded" or "datasets".
-        domains: Domains with the model's labels.
-        classes: The model's classes to predict, if the data has fewer (ImageNet-R, ImageNet-A); labels are columns of it.
-        names: Names of all the model's classes, if known or if wnids show that they are ImageNet's.
-    """
+    """Domains with the model's labels. kind: the layout, "embedded" or "datasets".
+    classes: the model's classes to predict, if the data has fewer (ImageNet-R, ImageNet-A); labels are columns of it.
+    names: of all the model's classes, if known or if wnids show that they are ImageNet's."""
 
     kind: str
     domains: tuple[Domain, ...]
@@ -323,50 +276,49 @@ def open_domains(
             by name, or a folder for `load_from_disk` or `imagefolder`).
         num_classes: Number of classes of the model.
         class_names: Names of the model's classes.
-        corruptions: Return one generated domain per corruption instead of the images themselves.
-        severity: Severity of the corruptions.
-        seed: Seed of the corruptions.
+        corruptions: Return one generated domain per corruption, of this `severity` and `seed`, instead of the images.
         parts: Parts of ImageNet-C to open; None: all.
         scanner: Lists the images of a folder; `scan`, or a cached version of it.
 
     Raises:
         InputError: Unknown layout, classes that do not match the model, or corruptions of corrupted data.
     """
-    classes = None
-    if str(where) == "embedded" or str(where).startswith("datasets:"):
-        kind = str(where).partition(":")[0]
-        images = open_images(where)
-        if isinstance(images, DatasetImages):
-            images, classes = _with_model_labels(images, num_classes, class_names, str(where))
-        found = [(str(where).removeprefix("datasets:") if kind == "datasets" else "clean", images)]
+    if _is_special(where):
+        kind, _, name = str(where).partition(":")
+        found = [(name or "clean", open_images(where))]
     else:
         layout = detect_layout(expanded(where))
-        if parts is not None and layout.kind == "imagenet-c":
-            layout = replace(layout, parts=tuple(part for part in layout.parts if part.name in parts))
-        kind = layout.kind
-        found, classes = _open_parts(layout, num_classes, class_names, scanner)
-    model_names = tuple(class_names) if class_names else None
-    if model_names is None and num_classes == len(imagenet.wnids()) and any(_has_wnids(images) for _, images in found):
-        model_names = imagenet.names()
-    for name, images in found:
-        labels, count = images.labels, len(classes) if classes else num_classes
-        if labels is not None and len(labels) and not 0 <= min(labels) <= max(labels) < count:
-            raise InputError(f"labels of {name!r} are {min(labels)}..{max(labels)}, but the model has {count} classes")
-    domains = [Domain(name, images) for name, images in found]
+        chosen = [part for part in layout.parts if parts is None or layout.kind != "imagenet-c" or part.name in parts]
+        kind, found = layout.kind, [(part.name, scanner(part.path)) for part in chosen]
+    known = tuple(class_names) if class_names else None
+    if known is None and num_classes == len(imagenet.wnids()) and any(_has_wnids(images) for _, images in found):
+        known = imagenet.names()
+    matched = [(name, *_with_model_labels(name, images, num_classes, class_names)) for name, images in found]
+    subsets = {classes for _, _, classes in matched}
+    if len(subsets) > 1:  # one part would decide the columns of all
+        raise InputError(
+            f"the parts of {str(where)!r} have different classes: complete them (`navia doctor` lists what is missing)"
+        )
+    domains = [Domain(name, images) for name, images, _ in matched]
     if corruptions:
-        if len(found) > 1:
-            raise InputError(f"{str(where)!r} is corrupted already ({len(found)} parts): leave out the corruption")
-        domains = corrupted(found[0][1], corruptions, severity, seed)
-    return OpenedData(kind, tuple(domains), classes, model_names)
+        if len(domains) > 1:
+            raise InputError(f"{str(where)!r} is corrupted already ({len(domains)} parts): leave out the corruption")
+        domains = corrupted(domains[0].images, corruptions, severity, seed)
+    return OpenedData(kind, tuple(domains), subsets.pop(), known)
 
 
-def open_images(where: str | Path, scanner: Callable[[Path], Folder] = scan) -> ImageSource:
-    """Open a folder, "embedded" or "datasets:NAME" with its own labels, whatever the model's classes."""
+def open_images(where: str | Path, scanner: Callable[[Path], Folder] = scan, *, source: bool = False) -> ImageSource:
+    """Open a folder, "embedded" or "datasets:NAME" with its own labels, whatever the model's classes. source: of the
+    embedded images those for source statistics."""
     if str(where) == "embedded":
         from navia.data import sample
 
-        return sample.unseen_images()
+        return sample.source_images() if source else sample.unseen_images()
     return _load_dataset(str(where)) if str(where).startswith("datasets:") else scanner(expanded(where))
+
+
+def _is_special(where: str | Path) -> bool:
+    return str(where) == "embedded" or str(where).startswith("datasets:")
 
 
 def open_source(
@@ -376,29 +328,16 @@ def open_source(
     *,
     allow_fewer: bool = False,
 ) -> Domain:
-    """Open clean images for source statistics, whatever their classes.
+    """Open `count` (None: all) clean images for source statistics, whatever their classes. allow_fewer: take all if there
+    are not as many; otherwise this is an error.
 
     Images are sampled with a fixed seed: the first by name may all be of one class, and the same folder must always give
     the same images. Every command and benchmark samples them here or in `leave_out_source`. The embedded sample keeps
     source images of its own, in random order already.
-
-    Args:
-        where: As for `open_domains`.
-        count: Number of images; None: all.
-        scanner: Lists the images of a folder.
-        allow_fewer: Take all images if there are fewer than `count`; otherwise this is an error.
     """
-    if str(where) == "embedded":
-        from navia.data import sample
-
-        images: ImageSource = sample.source_images()
-    elif str(where).startswith("datasets:"):
-        images = open_images(where)
-    else:
-        layout = detect_layout(expanded(where))
-        if layout.kind == "imagenet-c":
-            raise InputError(f"{str(where)!r} holds corrupted images: give a folder of clean ones as the source")
-        images = scanner(layout.parts[0].path)
+    if not _is_special(where) and detect_layout(expanded(where)).kind == "imagenet-c":
+        raise InputError(f"{str(where)!r} holds corrupted images: give a folder of clean ones as the source")
+    images = open_images(where, scanner, source=True)
     if count is not None and count > len(images) and not allow_fewer:
         raise InputError(f"{str(where)!r} has {len(images)} images, but {count} are wanted as the source: ask for fewer")
     order = list(range(len(images))) if str(where) == "embedded" else _shuffled(len(images))
@@ -438,34 +377,23 @@ def _shuffled(count: int) -> list[int]:
     return [int(i) for i in np.random.default_rng(0).permutation(count)]
 
 
-def _open_parts(
-    layout: Layout, num_classes: int, class_names: Sequence[str] | None, scanner: Callable[[Path], Folder]
-) -> tuple[list[tuple[str, ImageSource]], tuple[int, ...] | None]:
-    parts: list[tuple[str, ImageSource]] = []
-    found: set[tuple[int, ...] | None] = set()
-    for part in layout.parts:
-        images, classes = _with_model_labels(scanner(part.path), num_classes, class_names)
-        parts.append((part.name, images))
-        found.add(classes)
-    if len(found) > 1:  # one part would decide the columns of all
-        raise InputError(
-            f"the parts of {str(layout.root)!r} have different classes: complete them (`navia doctor` lists what is missing)"
-        )
-    return parts, found.pop()
-
-
 def _with_model_labels(
-    images: Folder | DatasetImages, num_classes: int, class_names: Sequence[str] | None, dataset: str = ""
+    name: str, images: ImageSource, num_classes: int, class_names: Sequence[str] | None
 ) -> tuple[ImageSource, tuple[int, ...] | None]:
-    """Images with the model's labels, and the classes to predict; unlabelled and unnamed ones stay as they are."""
-    if images.labels is None or images.class_names is None:
-        return images, None
-    try:
-        match = match_classes(images.class_names, num_classes, class_names, numbered=bool(dataset))
-    except InputError as error:
-        raise InputError(f"dataset {dataset.removeprefix('datasets:')!r}: {error}" if dataset else str(error)) from error
-    labels = tuple(match.labels[label] if label >= 0 else label for label in images.labels)
-    return LabelledImages(images, labels), match.class_indices
+    """Images with the model's labels, and the classes to predict (None: all)."""
+    match, labels = ClassMatch(()), images.labels
+    if isinstance(images, Folder | DatasetImages) and labels is not None and images.class_names is not None:
+        numbered = isinstance(images, DatasetImages)
+        try:
+            match = match_classes(images.class_names, num_classes, class_names, numbered=numbered)
+        except InputError as error:
+            raise InputError(f"dataset {name!r}: {error}" if numbered else str(error)) from error
+        labels = tuple(match.labels[label] if label >= 0 else label for label in labels)
+        images = Subset(images, range(len(images)), labels)
+    count = len(match.class_indices) if match.class_indices else num_classes
+    if labels and not 0 <= min(labels) <= max(labels) < count:
+        raise InputError(f"labels of {name!r} are {min(labels)}..{max(labels)}, but the model has {count} classes")
+    return images, match.class_indices
 
 
 def _load_dataset(where: str) -> DatasetImages:
@@ -488,5 +416,5 @@ def _load_dataset(where: str) -> DatasetImages:
 
 def _has_wnids(images: ImageSource) -> bool:
     """Whether its classes are named by ImageNet's wnids."""
-    found = getattr(images.images, "class_names", None) if isinstance(images, LabelledImages) else None
-    return bool(found) and all(name in imagenet.class_index() for name in found or ())
+    found = getattr(images, "class_names", None)
+    return bool(found) and images.labels is not None and all(name in imagenet.class_index() for name in found or ())

@@ -107,15 +107,8 @@ def make_stream(
     limit: int | None = None,
     concentration: float | None = None,
 ) -> Stream:
-    """Build a stream over domains.
-
-    Args:
-        domains: Domains in order.
-        kind: "reset" (reset before each domain), "continual" (no resets) or "mixed" (all domains shuffled together).
-        seed: Seed of the order; None: images in the order of their names.
-        limit: Maximum number of images per domain.
-        concentration: Concentration of a label shift, see `label_shifted`; None: none.
-    """
+    """Build a stream: "reset" (before each domain), "continual" (no resets) or "mixed" (all domains shuffled together).
+    seed: of the order; None: by name. limit: images per domain. concentration: of a label shift, see `label_shifted`."""
     if kind not in KINDS:
         raise SpecError(f"unknown stream {kind!r}{known_names(kind, KINDS)}")
     empty = [domain.name for domain in domains if len(domain.images) == 0]

@@ -47,16 +47,10 @@ def watch_folder(
     poll: float = 0.25,
     settle: float = 0.5,
 ) -> Iterator[list[Path]]:
-    """Iterate over batches of new image files below a folder, oldest first.
+    """Iterate over batches of new image files below a folder, oldest first, until none came for `idle` seconds.
 
-    Args:
-        root: Folder to watch.
-        seen: Names (paths below the root) to leave out.
-        batch_size: A batch is given as soon as it has this many images.
-        wait: A smaller batch is given when its first image is this many seconds old.
-        idle: Stop after so many seconds without new images; None: never.
-        poll: Seconds between two looks at the folder.
-        settle: Seconds without a change after which a file counts as complete.
+    A batch is given when it has `batch_size` images, or `wait` seconds after its first image. A file counts once it has not
+    changed for `settle` seconds: it is not read while it is being written. seen: names (paths below root) to leave out.
     """
     known = set(seen)
     waiting: list[Path] = []

@@ -85,14 +85,8 @@ class Diagnosis:
 def examine(
     root: str | Path, *, model_classes: int | None = None, read: int | None = 200, progress: Progress | None = None
 ) -> Diagnosis:
-    """Examine a folder of images.
-
-    Args:
-        root: The folder.
-        model_classes: Number of classes of the model, to check the class folders against.
-        read: Number of images to decode, spread evenly over the folder and always the same; None: all.
-        progress: Called with (step, done, total).
-    """
+    """Examine a folder of images. model_classes: number of classes of the model, to check the class folders against.
+    read: number of images to decode, spread evenly over the folder and always the same; None: all."""
     root = Path(root)
     if read is not None and read < 0:
         raise InputError(f"the number of images to read must not be negative, got {read}")

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import Literal
 
 from navia.data import corruptions, imagenet
-from navia.data.doctor.inventory import Decoded, PartListing, Place, list_folder
+from navia.data.doctor.inventory import Decoded, PartListing, Place
 from navia.data.layouts import SEVERITIES, SUFFIXES, Layout, detect_or_none, find_layouts, has_images, match_classes
 from navia.errors import InputError
 from navia.io import printable
 
 _NEARLY_ALL = 150  # so many of the 200 classes of ImageNet-R or -A, and no others, are an incomplete copy
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+_MODES = {
+    "grey": "greyscale",
+    "cmyk": "CMYK, converted to RGB",
+    "frames": "with several frames, the first is used",
+    "deep": "with more than 8 bits, cut to 8 bits",
+}
+Severity = Literal["note", "warning", "error"]
 _UNREAD_FORMATS = {".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".npy", ".dng"}
 
 
@@ -22,7 +29,7 @@ _UNREAD_FORMATS = {".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".
 class Finding:
     """error: a run would stop or give wrong results. warning: something is missing or odd. note: good to know."""
 
-    severity: Literal["note", "warning", "error"]
+    severity: Severity
     text: str
 
 
@@ -54,7 +61,7 @@ def identify(layout: Layout, listed: Sequence[PartListing]) -> PublishedSet | No
         return replace(_PUBLISHED["imagenet-c"], title="one part of ImageNet-C")
     if layout.kind != "imagenet":
         return _PUBLISHED.get(layout.kind)
-    first, images = listed[0].with_images[0].first_image, listed[0].images
+    first, images = listed[0].with_images[0].first_image(), listed[0].images
     if first.startswith("ILSVRC2012_val") or images == VALIDATION.images:
         return VALIDATION
     if first.startswith("sketch_") or images == _SKETCH.images:
@@ -63,22 +70,17 @@ def identify(layout: Layout, listed: Sequence[PartListing]) -> PublishedSet | No
 
 
 def find_all(
-    layout: Layout,
-    listed: Sequence[PartListing],
-    decoded: Decoded,
-    published: PublishedSet | None,
-    model_classes: int | None,
+    layout: Layout, listed: Sequence[PartListing], decoded: Decoded, published: PublishedSet | None, classes: int | None
 ) -> tuple[Finding, ...]:
-    """All findings, errors first."""
+    """All findings, errors first. classes: number of classes of the model."""
     findings = (
         *_location(layout, listed),
-        *_too_deep(layout.root, listed),
         *(_corruptions(layout) if layout.kind == "imagenet-c" else ()),
         *_class_folders(layout, listed),
         *_counts(listed, published),
         *_other_entries(layout, listed),
         *_images(layout.root, decoded, sum(part.images for part in listed)),
-        *(_model(listed, model_classes) if model_classes is not None else ()),
+        *(_model(listed, classes) if classes is not None else ()),
     )
     return tuple(sorted(findings, key=lambda finding: ("error", "warning", "note").index(finding.severity)))
 
@@ -88,12 +90,15 @@ def below(root: Path, path: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _shorten(names: Sequence[str], limit: int = 3) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+
+
+def _listed(severity: Severity, names: Sequence[str], noun: str, text: str) -> Iterator[Finding]:
+    """One finding about all of `names`, none without names. text: with {count} and {names}."""
+    if names:
+        count = f"{len(names):,} {noun}{'' if len(names) == 1 else 's'}"
+        yield Finding(severity, text.format(count=count, names=_shorten(names)))
 
 
 def _is_one_part(layout: Layout) -> bool:
@@ -104,33 +109,26 @@ def _is_one_part(layout: Layout) -> bool:
 
 def _location(layout: Layout, listed: Sequence[PartListing]) -> Iterator[Finding]:
     """A level too deep or too high, though there are images."""
-    here, names = layout.root.resolve(), listed[0].class_names
+    root, here, names = layout.root, layout.root.resolve(), listed[0].class_names
     if layout.kind == "flat" and imagenet.WNID.fullmatch(here.name):
         yield Finding("warning", f"this is one class folder by itself: use the folder above, {str(here.parent)!r}")
-    elif layout.kind == "flat" and listed[0].top.first_image.startswith("ILSVRC2012_val"):
+    elif layout.kind == "flat" and listed[0].top.first_image().startswith("ILSVRC2012_val"):
         yield Finding("warning", "the validation set as downloaded has no labels: sort its files into wnid folders")
     elif _is_one_part(layout):
         yield Finding("note", f"one severity of one corruption; the dataset is {str(here.parents[1])!r}")
     elif layout.kind == "imagenet-c" and here.name in corruptions.names(extra=True):
         yield Finding("note", f"one corruption of ImageNet-C; the dataset is {str(here.parent)!r}")
     if layout.kind == "class folders" and all(name.lower() in _SPLITS for name in names):
-        yield Finding("warning", f"{', '.join(names)} are splits, not classes: use {str(layout.root / names[-1])!r}")
+        yield Finding("warning", f"{', '.join(names)} are splits, not classes: use {str(root / names[-1])!r}")
     for part in listed:
         if part.top.images and part.class_names:
             text = f"images both directly and in class folders ({part.class_names[0]}, ...): keep one"
-            yield Finding("error", f"{below(layout.root, part.part.path)} holds {text}")
-
-
-def _too_deep(root: Path, listed: Sequence[PartListing]) -> Iterator[Finding]:
+            yield Finding("error", f"{below(root, part.part.path)} holds {text}")
     places = [place for part in listed for place in part.inside]
-    deeper = [layout for place in places if (layout := _layout_inside(place))]
-    if deeper:
-        shown = _shorten([f"{str(layout.root)!r} ({layout.kind})" for layout in deeper])
-        yield Finding("warning", f"images in {_count(len(deeper), 'folder')} lie too deep and are left out: {shown}")
-    inner = [below(root, folder) for place in places if place.images for folder in place.folders if has_images(folder)]
-    if inner:
-        shown = f"images in {_count(len(inner), 'folder')} inside class folders are left out: {_shorten(inner)}"
-        yield Finding("warning", shown)
+    deep = [f"{str(inner.root)!r} ({inner.kind})" for place in places if (inner := _layout_inside(place))]
+    yield from _listed("warning", deep, "folder", "images in {count} lie too deep and are left out: {names}")
+    lower = [below(root, folder) for place in places if place.images for folder in place.folders if has_images(folder)]
+    yield from _listed("warning", lower, "folder", "images in {count} inside class folders are left out: {names}")
 
 
 def _layout_inside(place: Place) -> Layout | None:
@@ -161,11 +159,10 @@ def _corruptions(layout: Layout) -> Iterator[Finding]:
 
 def _class_folders(layout: Layout, listed: Sequence[PartListing]) -> Iterator[Finding]:
     kind, known, names = layout.kind, imagenet.class_index(), listed[0].class_names
-    empty = [below(layout.root, place.path) for part in listed for place in part.empty]
-    if empty and kind != "flat":
-        text = "; until they are filled, predictions are not limited to the 200 classes of the dataset"
-        text = text if kind in ("imagenet-r", "imagenet-a") else ""
-        yield Finding("warning", f"{_count(len(empty), 'class folder')} without images: {_shorten(empty)}{text}")
+    empty = [below(layout.root, place.path) for part in listed for place in part.empty if kind != "flat"]
+    limited = "; until they are filled, predictions are not limited to the 200 classes of the dataset"
+    limited = limited if kind in ("imagenet-r", "imagenet-a") else ""
+    yield from _listed("warning", empty, "class folder", "{count} without images: {names}" + limited)
     if kind in ("imagenet", "imagenet-c", "imagenet-v2"):
         yield from _per_part([(part, _missing_folders(kind, part)) for part in listed])
     if kind == "class folders":
@@ -183,28 +180,27 @@ def _class_folders(layout: Layout, listed: Sequence[PartListing]) -> Iterator[Fi
         for title, whole in (("ImageNet-R", imagenet.r_classes()), ("ImageNet-A", imagenet.a_classes())):
             if classes < set(whole) and len(classes) >= _NEARLY_ALL:
                 missing = [imagenet.wnids()[label] for label in sorted(set(whole) - classes)]
-                yield Finding(
-                    "warning",
-                    f"all are classes of {title}, but {len(missing)} of its 200 are missing ({_shorten(missing)}): it is "
-                    "taken for a subset of ImageNet and predictions are not limited to the 200 classes",
-                )
+                text = f"all are classes of {title}, but {len(missing)} of its 200 are missing ({_shorten(missing)})"
+                limited = "it is taken for a subset of ImageNet and predictions are not limited to the 200 classes"
+                yield Finding("warning", f"{text}: {limited}")
 
 
 def _missing_folders(kind: str, part: PartListing) -> Finding | None:
     """Of ImageNet's 1000; empty ones are reported separately."""
     names = [place.path.name for place in part.inside]
-    found = sum(name.isdecimal() if kind == "imagenet-v2" else name in imagenet.class_index() for name in names)
-    return None if found in (0, 1000) else Finding("warning", f"{_count(1000 - found, 'class folder')} of 1,000 missing")
+    missing = 1000 - sum(name.isdecimal() if kind == "imagenet-v2" else name in imagenet.class_index() for name in names)
+    folders = "class folder" if missing == 1 else "class folders"
+    return Finding("warning", f"{missing:,} {folders} of 1,000 missing") if 0 < missing < 1000 else None
 
 
 def _counts(listed: Sequence[PartListing], published: PublishedSet | None) -> Iterator[Finding]:
     if published is not None:
         yield from _per_part([(part, _compare(part, published)) for part in listed])
     counts = Counter(part.images for part in listed)
-    if len(counts) > 1:
-        usual = counts.most_common(1)[0][0]
-        others = [f"{part.part.name} ({part.images:,})" for part in listed if part.images != usual]
-        yield Finding("warning", f"parts differ: most hold {_count(usual, 'image')}, but {_shorten(others)}")
+    usual = counts.most_common(1)[0][0]
+    others = [f"{part.part.name} ({part.images:,})" for part in listed if part.images != usual]
+    images = f"{usual:,} image{'' if usual == 1 else 's'}"
+    yield from _listed("warning", others, "part", f"parts differ: most hold {images}, but {{names}}")
 
 
 def _compare(part: PartListing, published: PublishedSet) -> Finding:
@@ -234,60 +230,44 @@ def _other_entries(layout: Layout, listed: Sequence[PartListing]) -> Iterator[Fi
     """Folders and files that are not part of the layout."""
     root = layout.root
     between = {folder for part in layout.parts for folder in part.path.parents if folder.is_relative_to(root)}
-    above = [list_folder(folder) for folder in sorted(between if layout.kind == "imagenet-c" else ())]
+    above = [Place(folder) for folder in sorted(between if layout.kind == "imagenet-c" else ())]
+    places = [*above, *(place for part in listed for place in (part.top, *part.inside))]
     expected = {place.path for place in above} | {part.path for part in layout.parts}
     if layout.kind != "flat":
         expected |= {place.path for part in listed for place in part.empty}
     bare = [place for part in listed for place in part.inside if not place.images and _layout_inside(place) is None]
     candidates = [*(place.path for place in bare), *(folder for place in above for folder in place.folders)]
     outside = [below(root, folder) for folder in candidates if folder not in expected]
-    if outside:
-        text = f"{_count(len(outside), 'folder')} not part of the layout, ignored: {_shorten(outside)}"
-        yield Finding("warning", text)
-    places = [*above, *(place for part in listed for place in (part.top, *part.inside))]
-    apple_double = sum(place.apple_double for place in places)
-    if apple_double:
-        text = "called ._* count as images but are macOS's attributes: delete them"
-        yield Finding("error", f"{_count(apple_double, 'file')} {text}")
+    yield from _listed("warning", outside, "folder", "{count} not part of the layout, ignored: {names}")
+    text = "{count} called ._* count as images but are macOS's attributes: delete them"
+    yield from _listed("error", [""] * sum(place.apple_double for place in places), "file", text)
     others = [(below(root, place.path / name), Path(name).suffix.lower()) for place in places for name in place.others]
-    unread = [name for name, suffix in others if suffix in _UNREAD_FORMATS]
-    if unread:
-        text = f"{_count(len(unread), 'image')} in formats that are not read, ignored: {_shorten(unread)}"
-        yield Finding("warning", f"{text} (read are {', '.join(sorted(SUFFIXES))})")
+    text = f"{{count}} in formats that are not read, ignored: {{names}} (read are {', '.join(sorted(SUFFIXES))})"
+    yield from _listed("warning", [name for name, suffix in others if suffix in _UNREAD_FORMATS], "image", text)
     links = [name for name, suffix in others if suffix in SUFFIXES]
-    if links:
-        yield Finding("warning", f"{_count(len(links), 'image')} behind broken links, ignored: {_shorten(links)}")
+    yield from _listed("warning", links, "image", "{count} behind broken links, ignored: {names}")
     not_utf8 = [below(root, place.path / name) for place in places for name in place.not_utf8]
     inside = (place.path for place in places if place.images and place.path != root)
     not_utf8 += [f"{below(root, folder)}/" for folder in inside if printable(folder.name) != folder.name]
-    if not_utf8:
-        text = "a CSV file keeps their bytes, elsewhere such a byte is written as \\udcXX"
-        yield Finding("note", f"{_count(len(not_utf8), 'name')} that are not valid UTF-8: {_shorten(not_utf8)} ({text})")
+    text = "a CSV file keeps their bytes, elsewhere such a byte is written as \\udcXX"
+    yield from _listed("note", not_utf8, "name", f"{{count}} that are not valid UTF-8: {{names}} ({text})")
     rest = [name for name, suffix in others if suffix not in _UNREAD_FORMATS | SUFFIXES]
-    if rest:
-        yield Finding("note", f"not images, ignored: {_count(len(rest), 'file')}, {_shorten(rest)}")
+    yield from _listed("note", rest, "file", "not images, ignored: {count}, {names}")
 
 
 def _images(root: Path, decoded: Decoded, total: int) -> Iterator[Finding]:
-    of = f"of {decoded.count:,} examined"
-    if decoded.broken:
-        shown = _shorten([f"{below(root, path)} ({reason})" for path, reason in decoded.broken])
-        yield Finding("error", f"{_count(len(decoded.broken), 'image')} {of} cannot be read: {shown}")
-    if decoded.small:
-        shown = _shorten([below(root, path) for path in decoded.small])
-        text = f"below {corruptions.MIN_SIDE} px on a side: {shown}"
-        yield Finding("warning", f"{_count(len(decoded.small), 'image')} {of} {text}")
-    groups = decoded.duplicates()
-    if groups:
-        shown = _shorten([" = ".join(below(root, path) for path in group[:3]) for group in groups])
-        yield Finding(
-            "warning", f"{_count(len(groups), 'group')} of identical files among {decoded.count:,} examined: {shown}"
-        )
-    texts = {"grey": "greyscale", "cmyk": "CMYK, converted to RGB", "frames": "with several frames, the first is used"}
-    for mode, text in (*texts.items(), ("deep", "with more than 8 bits, cut to 8 bits")):
-        if decoded.modes[mode]:
-            shown = f"{_count(decoded.modes[mode], 'image')} {of} {text}"
-            yield Finding("warning" if mode == "deep" else "note", shown)
+    of = f"{{count}} of {decoded.count:,} examined"
+    broken = [f"{below(root, path)} ({reason})" for path, reason in decoded.broken]
+    yield from _listed("error", broken, "image", f"{of} cannot be read: {{names}}")
+    small = [below(root, path) for path in decoded.small]
+    yield from _listed("warning", small, "image", f"{of} below {corruptions.MIN_SIDE} px on a side: {{names}}")
+    groups = [" = ".join(below(root, path) for path in group[:3]) for group in decoded.duplicates()]
+    yield from _listed(
+        "warning", groups, "group", f"{{count}} of identical files among {decoded.count:,} examined: {{names}}"
+    )
+    for mode, text in _MODES.items():
+        severity: Severity = "warning" if mode == "deep" else "note"
+        yield from _listed(severity, [""] * decoded.modes[mode], "image", f"{of} {text}")
     side = decoded.cropped_side()
     if side:
         yield Finding("note", f"all examined images are {side}x{side} px, cropped for a model of that size: use --crop-only")
@@ -306,5 +286,5 @@ def _model(listed: Sequence[PartListing], model_classes: int) -> Iterator[Findin
             yield Finding("error", str(error))
         else:
             limited = f", predictions limited to {len(classes)} classes" if classes else ""
-            text = f"match a model of {model_classes:,} classes{limited}"
-            yield Finding("note", f"{_count(len(names), 'class folder')} {text}")
+            text = f"{{count}} match a model of {model_classes:,} classes{limited}"
+            yield from _listed("note", names, "class folder", text)

@@ -21,18 +21,29 @@ Progress = Callable[[str, int, int], None]
 _INPUT_SIDES = {224, 336, 384, 448, 518}  # of ViTs; a folder of squares of such a size was cropped for one
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
-    """One listed folder. apple_double: number of ._* files. not_utf8: such names of images. others: no images."""
+    """One listed folder: number of images and of macOS's ._* files among them, names of images that are not valid UTF-8,
+    names of other files, and sub-folders."""
 
     path: Path
-    images: int
-    apple_double: int
-    not_utf8: tuple[str, ...]
-    others: tuple[str, ...]
-    folders: tuple[Path, ...]
+    images: int = 0
+    apple_double: int = 0
+    not_utf8: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
 
-    @property
+    def __post_init__(self) -> None:
+        for entry in sorted(entries(self.path), key=lambda entry: entry.name):
+            if is_image(entry):
+                self.images += 1
+                self.apple_double += entry.name.startswith("._")
+                self.not_utf8 += [] if printable(entry.name) == entry.name else [entry.name]
+            elif entry.is_dir():
+                self.folders.append(Path(entry.path))
+            else:
+                self.others.append(entry.name)
+
     def first_image(self) -> str:
         return image_entries(self.path)[0].name
 
@@ -43,11 +54,11 @@ class PartListing:
 
     part: Part
     top: Place
-    inside: tuple[Place, ...]
+    inside: list[Place]
 
     @property
-    def with_images(self) -> tuple[Place, ...]:
-        return tuple(place for place in (self.top, *self.inside) if place.images)
+    def with_images(self) -> list[Place]:
+        return [place for place in (self.top, *self.inside) if place.images]
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -66,34 +77,12 @@ class PartListing:
 
 def list_parts(layout: Layout, progress: Progress) -> list[PartListing]:
     """List every part and its class folders."""
-    tops = [list_folder(part.path) for part in layout.parts]
-    total, done = sum(len(top.folders) for top in tops), 0
-    listed = []
-    for part, top in zip(layout.parts, tops, strict=True):
-        inside = []
-        for folder in top.folders:
-            inside.append(list_folder(folder))
-            done += 1
-            progress("listing", done, total)
-        listed.append(PartListing(part, top, tuple(inside)))
+    listed = [PartListing(part, Place(part.path), []) for part in layout.parts]
+    folders = [(part, folder) for part in listed for folder in part.top.folders]
+    for done, (part, folder) in enumerate(folders, 1):
+        part.inside.append(Place(folder))
+        progress("listing", done, len(folders))
     return listed
-
-
-def list_folder(folder: Path) -> Place:
-    """Count the images of a folder and sort its other entries."""
-    images, not_utf8, others, inside = [], [], [], []
-    for entry in entries(folder):
-        if is_image(entry):
-            images.append(entry.name)
-            if not entry.name.isascii() and printable(entry.name) != entry.name:
-                not_utf8.append(entry.name)
-        elif entry.is_dir():
-            inside.append(Path(entry.path))
-        else:
-            others.append(entry.name)
-    apple_double = sum(name.startswith("._") for name in images)
-    sorted_names = (tuple(sorted(not_utf8)), tuple(sorted(others)))
-    return Place(folder, len(images), apple_double, *sorted_names, tuple(sorted(inside)))
 
 
 @dataclass
