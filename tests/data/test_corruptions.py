@@ -245,7 +245,7 @@ def test_wander_is_the_published_loop(reach: int, rounds: int) -> None:
             for w in range(width - reach, reach, -1):
                 dx, dy = rng.randint(-reach, reach, size=(2,))
                 x[h, w], x[h + dy, w + dx] = x[h + dy, w + dx], x[h, w]
-    ours = blur.wander(height, width, reach, rounds, np.random.RandomState(4))
+    ours = blur.displaced_pixels(height, width, reach, rounds, np.random.RandomState(4))
     assert np.array_equal(ours, x[..., 0].ravel())
 
 

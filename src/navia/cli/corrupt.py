@@ -1,4 +1,4 @@
-"""`navia corrupt`: Write corrupted copies of clean images."""
+"""`navia corrupt`: write corrupted copies of clean images."""
 
 import dataclasses
 import os
@@ -43,18 +43,18 @@ def corrupt(
 
         with _progress() as progress:
             summary = write_corrupted(
-                images, out, corruptions=_wanted(corruption, extra), severities=severity or range(1, 6), seed=seed,
-                size=size, resize=resize, as_is=as_is, limit=limit, skip_unreadable=skip_unreadable, progress=progress,
+                images, out, corruptions=_select_corruptions(corruption, extra), severities=severity or range(1, 6),
+                seed=seed, size=size, resize=resize, as_is=as_is, limit=limit, skip_unreadable=skip_unreadable, progress=progress,
                 workers=_half_of_the_cores() if workers is None else workers,
             )  # fmt: skip
     except KeyboardInterrupt as interrupt:
         how_far = str(interrupt) or "nothing was written"
         errors.print(f"navia: interrupted: {how_far}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    _say(summary, out, as_json)
+    _print_summary(summary, out, as_json)
 
 
-def _wanted(corruptions: list[str] | None, extra: bool) -> list[str]:
+def _select_corruptions(corruptions: list[str] | None, extra: bool) -> list[str]:
     from navia.data.corruptions import CORRUPTIONS, names
 
     return [*(corruptions or names()), *(CORRUPTIONS["extra"] if extra else ())]
@@ -67,7 +67,7 @@ def _half_of_the_cores() -> int:
 @contextmanager
 def _progress() -> Iterator["Progress"]:
     if not errors.is_terminal:
-        yield _Lines()
+        yield _LogProgress()
         return
     columns = (TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=errors, transient=True) as bar:
@@ -75,7 +75,7 @@ def _progress() -> Iterator["Progress"]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-class _Lines:
+class _LogProgress:
     """A line every tenth of the way, for logs."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class _Lines:
         errors.print(f"{done} of {total} files{left}", markup=False, highlight=False)
 
 
-def _say(summary: "Summary", out: Path, as_json: bool) -> None:
+def _print_summary(summary: "Summary", out: Path, as_json: bool) -> None:
     for _, reason in summary.unreadable:
         errors.print(f"left out: {reason}", markup=False, highlight=False, soft_wrap=True)
     if as_json:

@@ -1,15 +1,11 @@
 """The 15 corruptions of ImageNet-C and its 4 extra ones, at severities 1 to 5, reproducible image by image.
 
 Definition: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
-ICLR 2019, in the 224 px version of the published data. A 224 px image gets the pixels that the authors' own code gives
-for the same legacy numpy seed, but for motion blur and snow: their streaks came out of ImageMagick, and follow the
-numpy re-implementation of the `imagecorruptions` package here. At other sizes every length in pixels stays as
-published, as in that package; only the elastic transform, senseless otherwise, scales with the shorter side.
-The published files were saved as JPEG of quality 85 after corruption; that last step is the caller's.
-
-    corrupt(image, "fog", 3, seed=7)        uint8 in, uint8 out, same shape
-
-numpy is all that is imported up front: scipy, cv2 and Pillow are loaded by the corruptions that use them.
+ICLR 2019, in the 224 px version of the published data. A 224 px image gets the pixels of the authors' own code for the
+same legacy numpy seed, except for motion blur and snow: the authors used ImageMagick, these follow the numpy version of the
+`imagecorruptions` package. At other sizes every length in pixels stays as published, as in that package; only the elastic
+transform scales with the shorter side. The published files were saved as JPEG of quality 85 afterwards; that step is left
+to the caller. scipy, cv2 and Pillow are imported only by the corruptions that use them.
 """
 
 import zlib
@@ -45,7 +41,7 @@ CORRUPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def names(*, extra: bool = False) -> tuple[str, ...]:
-    """The 15 names in the order of the paper; with `extra` the 4 held-out ones after them."""
+    """Names of the 15 corruptions in the order of the paper; extra: also the 4 extra ones."""
     return tuple(name for group, members in CORRUPTIONS.items() if extra or group != "extra" for name in members)
 
 
@@ -55,10 +51,19 @@ def corruption_seed(image: str, name: str, severity: int, seed: int = 0) -> int:
 
 
 def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator) -> NDArray[np.uint8]:
-    """The image after one corruption: same shape, uint8; the input and the global random state stay as they are.
+    """Apply one corruption. The input and the global random state are not changed.
 
-    image     H x W x 3 RGB, H x W x 1 or H x W grey, uint8, both sides at least 28 px
-    seed      an int gives the same pixels every time; a Generator gives up one number per call
+    Args:
+        image: uint8 [H, W, 3], [H, W, 1] or [H, W], both sides at least 28 px.
+        name: One of `names(extra=True)`.
+        severity: 1 to 5.
+        seed: An int gives the same pixels every time; a Generator is advanced by one number.
+
+    Returns:
+        uint8 array of the same shape.
+
+    Example:
+        >>> foggy = corrupt(image, "fog", 3, seed=7)
     """
     function = _BY_NAME.get(name)
     if function is None:
@@ -70,7 +75,7 @@ def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | n
         corrupted = function(pixels, int(severity), _random_state(seed))
     except ModuleNotFoundError as missing:
         raise NaviaError(f"{name} needs {missing.name}, not installed here: pip install 'navia[bench]'") from missing
-    # Cut, not rounded: so were the published files.
+    # Truncated, not rounded, like the published files.
     return corrupted.astype(np.uint8, copy=False).reshape(image.shape)
 
 
@@ -91,5 +96,5 @@ def _random_state(seed: int | np.random.Generator) -> np.random.RandomState:
         seed = int(seed.integers(2**32))
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
         raise InputError(f"seed must be an integer from 0 to 2**32 - 1 or a numpy Generator, not {seed!r}")
-    # The legacy stream is what the published code drew from; a Generator would give other pixels for equal seeds.
+    # The published code used the legacy generator; another one would give other pixels for equal seeds.
     return np.random.RandomState(int(seed))

@@ -1,4 +1,4 @@
-"""Digital: contrast, warping, coarse pixels, compression, saturation. uint8 H x W x C in, 0..255 out."""
+"""Digital corruptions. They take uint8 [H, W, C] and return values in 0..255."""
 
 from functools import lru_cache
 from io import BytesIO
@@ -27,7 +27,7 @@ def contrast(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState
 
 
 def saturate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
-    """Paler at severities 1 and 2, gaudy from 3. Grey images have nothing to saturate."""
+    """Less saturated at severities 1 and 2, more from 3 on. Grey images are unchanged."""
     factor, more = ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2))[severity - 1]
     if image.shape[2] == 1:
         return image.copy()

@@ -1,4 +1,4 @@
-"""Weather: snow, frost, fog, spatter and too much sun. uint8 H x W x C in, floats on the 0..255 scale out."""
+"""Weather. Corruptions take uint8 [H, W, C] and return floats in 0..255."""
 
 from functools import lru_cache
 from importlib.resources import files
@@ -13,16 +13,16 @@ from navia.data.corruptions.noise import to_levels
 
 LUMA = (0.299, 0.587, 0.114)
 
-# By the number that is drawn. The authors have six photographs but draw from five, so the sixth never shows; the second
-# and the third hold the same pixels. See the NOTICE beside the files.
+# By the random number. The authors have six photographs but choose from five; the second and the third are the same.
+# See the NOTICE beside the files.
 FROST = ("frost1.webp", "frost2.webp", "frost2.webp", "frost4.jpg", "frost5.jpg")
 
 
 def snow(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
-    """Flakes: thresholded coarse noise, drawn out by the wind, laid on a paler image once upright, once upside down.
+    """Flakes: thresholded coarse noise with motion blur, added to a paler image once as it is and once rotated by 180°.
 
-    Follows the `imagecorruptions` package, which has the streaks without ImageMagick; on the way the authors also cut
-    the flakes to 8 bits before the streaks, here they are rounded after them.
+    Follows the `imagecorruptions` package (motion blur without ImageMagick), with one difference: the flakes are rounded
+    to 8 bits after the blur, not truncated before it.
     """
     import cv2
 
