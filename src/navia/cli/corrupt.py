@@ -44,8 +44,8 @@ def corrupt(
         with _progress() as progress:
             summary = write_corrupted(
                 images, out, corruptions=_select_corruptions(corruption, extra), severities=severity or range(1, 6),
-                seed=seed, size=size, resize=resize, as_is=as_is, limit=limit, skip_unreadable=skip_unreadable, progress=progress,
-                workers=_half_of_the_cores() if workers is None else workers,
+                seed=seed, size=size, resize=resize, as_is=as_is, limit=limit, skip_unreadable=skip_unreadable,
+                workers=_half_of_the_cores() if workers is None else workers, progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt as interrupt:
         how_far = str(interrupt) or "nothing was written"
