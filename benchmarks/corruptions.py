@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from navia.data.corruptions import CORRUPTIONS, corrupt, names
 
 
-def picture(side: int) -> NDArray[np.uint8]:
-    """Smooth colours with some texture: like a photograph for what costs time here."""
+def synthetic_image(side: int) -> NDArray[np.uint8]:
+    """Smooth colours with some texture, like a photograph as far as time is concerned."""
     y, x = np.mgrid[:side, :side] / side
     smooth = 128 + 90 * np.stack([np.sin(5 * x + 2 * y), np.cos(4 * y - 3 * x), np.sin(7 * y * y + x)], axis=2)
     return np.clip(smooth + np.random.default_rng(0).normal(scale=12, size=smooth.shape), 0, 255).astype(np.uint8)
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     cv2.setNumThreads(1)
-    image = picture(options.side)
+    image = synthetic_image(options.side)
     print(f"ms per {options.side} px image, severity {options.severity}, one thread, median of {options.repeats}")
     cost = {name: milliseconds(image, name, options.severity, options.repeats) for name in names(extra=True)}
     for group, members in CORRUPTIONS.items():

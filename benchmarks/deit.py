@@ -8,7 +8,8 @@ import torch
 
 import navia
 from navia.data.corruptions import corrupt
-from navia.data.folder import Folder, open_image
+from navia.data.preprocessing import open_image
+from navia.data.sources import Folder
 
 SHARED = Path(__file__).parents[2] / "shared"
 MODEL = "timm:deit_tiny_patch16_224"

@@ -29,8 +29,8 @@ import serve_kill
 import serve_soak
 import serve_wire
 from navia.data.corruptions import corrupt
-from navia.data.folder import scan
 from navia.data.sample import unseen_images
+from navia.data.sources import scan
 from navia.serve.client import ServiceError
 from serve_soak import saved
 from serve_wire import Server, serving

@@ -11,9 +11,8 @@ from torch import Tensor
 
 import deit
 import navia
-from navia.data.domain import Domain
-from navia.data.folder import scan
 from navia.data.sample import source_images, unseen_images
+from navia.data.sources import Domain, scan
 from navia.evaluation.metrics import top_k
 
 BATCH = 32

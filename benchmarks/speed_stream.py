@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import navia
-from navia.data.domain import Domain
 from navia.data.sample import source_images, unseen_images
+from navia.data.sources import Domain
 from navia.evaluation.latency import resident_mib
 from navia.evaluation.trend import trend
 

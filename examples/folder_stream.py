@@ -20,8 +20,8 @@ import torch
 from PIL import Image
 
 import navia
-from navia.data.folder import open_image
-from navia.data.watch import arrivals
+from navia.data.preprocessing import open_image
+from navia.data.watch import watch_folder
 from navia.errors import InputError
 
 
@@ -67,7 +67,7 @@ class Watch:
     def follow(self, folder: Path, batch: int, wait: float, idle: float) -> None:
         if not folder.is_dir():
             raise SystemExit(f"no folder {str(folder)!r}")
-        for paths in arrivals(folder, (), batch, wait=wait, idle=idle, poll=0.1, settle=0.2):
+        for paths in watch_folder(folder, (), batch, wait=wait, idle=idle, poll=0.1, settle=0.2):
             read = [(path, picture) for path in paths if (picture := self._read(path)) is not None]
             if read:
                 self._answer([path for path, _ in read], [picture for _, picture in read])
@@ -115,7 +115,7 @@ def played_camera(here: setting.Setting, rate: float) -> Iterator[Path]:
 
 def _play(here: setting.Setting, folder: Path, rate: float, over: threading.Event) -> None:
     domain = here.opened.domains[0]
-    total = len(domain.collection)
+    total = len(domain.images)
     order = torch.randperm(total, generator=torch.Generator().manual_seed(0))[: here.limit].tolist()
     for number, place in enumerate(order):
         label = domain.label(place)

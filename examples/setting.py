@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 import navia
-from navia.data.corruptions import corrupt, seed_of
+from navia.data.corruptions import corrupt, corruption_seed
 from navia.data.loader import Batch, Loader
-from navia.data.open import Opened, leave_out_source, open_domains
+from navia.data.sources import OpenedData, leave_out_source, open_domains
 from navia.data.streams import make_stream
 from navia.methods.base import METHODS
 from navia.models.labels import class_names
@@ -30,7 +30,7 @@ class Setting:
 
     vit: navia.ViT
     source: Tensor | Path
-    opened: Opened
+    opened: OpenedData
     limit: int
     batch: int
 
@@ -48,11 +48,11 @@ class Setting:
     def picture(self, place: int, shifted: bool = True) -> Image.Image:
         """As a camera would give it: whole, with the shift on it, before the model's own preprocessing."""
         domain = self.opened.domains[0]
-        raw = domain.collection.read(place)
+        raw = domain.images.read(place)
         if domain.corruption is None or not shifted:
             return raw
         pixels = np.asarray(raw if raw.mode == "L" else raw.convert("RGB"))
-        seed = seed_of(domain.collection.name(place), domain.corruption, domain.severity)
+        seed = corruption_seed(domain.images.name(place), domain.corruption, domain.severity)
         return Image.fromarray(corrupt(pixels, domain.corruption, domain.severity, seed=seed))
 
     def stream(self) -> Iterator[Batch]:
@@ -83,5 +83,5 @@ def load(given: argparse.Namespace) -> Setting:
     if given.source:
         return Setting(vit, given.source, opened, given.limit, given.batch)
     opened, clean = leave_out_source(opened)
-    source = clean.tensors(range(len(clean.collection)), vit.preprocessing)
+    source = clean.tensors(range(len(clean.images)), vit.preprocessing)
     return Setting(vit, source, opened, given.limit, given.batch)

@@ -20,7 +20,7 @@ def main() -> None:
     adapter = here.adapter("navia", "tome:8")
     classifier = navia.pipeline(adapter, batch_size=here.batch, top_k=TOP)
     pictures = here.opened.domains[0]
-    count = min(here.limit, len(pictures.collection))
+    count = min(here.limit, len(pictures.images))
     right = seen = 0
     for place, answers in enumerate(classifier(here.picture(i) for i in range(count))):
         truth = pictures.label(place)
@@ -29,7 +29,7 @@ def main() -> None:
             right += answers[0]["label"] == here.names[truth]
         if place < SHOWN:
             told = ", ".join(f"{answer['label']} {answer['score']:.0%}" for answer in answers)
-            print(f"{pictures.collection.name(place)}: {told}")
+            print(f"{pictures.images.name(place)}: {told}")
     print(f"{count} pictures, {adapter.steps} steps" + (f", top-1 {right / seen:.1%}" if seen else ""))
 
 

@@ -18,7 +18,7 @@ import navia
 from navia.cli.main import app, main
 from navia.data import imagenet
 from navia.data.loader import Loader
-from navia.data.open import open_domains
+from navia.data.sources import open_domains
 from navia.data.streams import make_stream
 from navia.models.device import find_device
 from tests.families import build

@@ -18,8 +18,7 @@ import navia
 from navia.bench.predictions import Predictions
 from navia.bench.run import Answered
 from navia.data import SOURCE_IMAGES, sample
-from navia.data.domain import Domain
-from navia.data.folder import scan
+from navia.data.sources import Domain, scan
 from navia.errors import InputError, SpecError
 from tests.paused import PATIENCE, start_paused
 from tests.test_cli import invoke

@@ -12,7 +12,7 @@ from PIL import Image
 import navia
 from navia.bench.predictions import Predictions
 from navia.data import sample
-from navia.data.corruptions import seed_of
+from navia.data.corruptions import corruption_seed
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other file systems do not allow such names")
@@ -122,8 +122,8 @@ def test_corrupt_keeps_the_name_and_goes_on(flat: Path, tmp_path: Path) -> None:
 
 
 def test_seeds_of_other_names_are_as_before() -> None:
-    assert seed_of("cat/ü.png", "fog", 3, 1) == 2063510897
-    assert seed_of(f"{CAFE}.png", "fog", 3) != seed_of("cafe.png", "fog", 3)
+    assert corruption_seed("cat/ü.png", "fog", 3, 1) == 2063510897
+    assert corruption_seed(f"{CAFE}.png", "fog", 3) != corruption_seed("cafe.png", "fog", 3)
 
 
 def test_doctor_mentions_such_names(flat: Path, by_class: Path, clothes: Path) -> None:

@@ -93,12 +93,12 @@ def test_masked_classes_keep_their_names() -> None:
 
 @pytest.mark.slow
 def test_the_embedded_model_recognises_clothes_and_wins_back_a_shift() -> None:
-    from navia.data.domain import Domain
+    from navia.data.sources import Domain
 
     vit = navia.load("embedded")
     unseen = sample.unseen_images()
     shifted = Domain("noise", unseen, "gaussian_noise", 2)
-    frames = [Image.fromarray(shifted.picture(i, vit.preprocessing)) for i in range(192)]
+    frames = [Image.fromarray(shifted.pixels(i, vit.preprocessing)) for i in range(192)]
     clean = Domain("clean", sample.source_images()).tensors(range(64), vit.preprocessing)
     source = navia.SourceStatistics.measure(vit, clean, "tome:8")
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import navia
-from navia.data.domain import Domain
 from navia.data.sample import source_images
+from navia.data.sources import Domain
 from tests.families import MODELS, THREE, build, images_for
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 import navia
-from navia.data.domain import Domain
-from navia.data.folder import scan
+from navia.data.sources import Domain, scan
 from navia.evaluation.metrics import top_k
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,7 @@ from navia.bench import cell as cell_module
 from navia.bench.grid import cells
 from navia.bench.spec import SourceSpec, parse_spec
 from navia.data import SOURCE_IMAGES, sample
-from navia.data.domain import Domain
-from navia.data.open import open_source
+from navia.data.sources import Domain, open_source
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.slow
@@ -35,10 +34,10 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(clean: Path) -> torch.Tensor:
     """Means of the features of the images that the rule draws."""
     vit, source = navia.load("embedded"), open_source(clean)
-    assert len(source.collection) == SOURCE_IMAGES == SourceSpec().images
+    assert len(source.images) == SOURCE_IMAGES == SourceSpec().images
     images = source.tensors(range(SOURCE_IMAGES), vit.preprocessing)
     mean = navia.SourceStatistics.measure(vit, images).mean
-    first = Domain("first", open_source(clean, None).collection.whole)  # type: ignore[attr-defined]
+    first = Domain("first", open_source(clean, None).images.images)  # type: ignore[attr-defined]
     by_name = navia.SourceStatistics.measure(vit, first.tensors(range(SOURCE_IMAGES), vit.preprocessing)).mean
     assert (mean - by_name).abs().max() > 0.01
     return mean

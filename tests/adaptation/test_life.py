@@ -23,7 +23,7 @@ import navia
 from navia.adaptation.delta import DeltaError
 from navia.adaptation.guard import GuardOptions
 from navia.data.loader import Batch, Loader
-from navia.data.open import open_source
+from navia.data.sources import open_source
 from navia.data.streams import make_stream
 from navia.errors import InputError, SourceError, SpecError
 from navia.methods import foa

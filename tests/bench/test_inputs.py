@@ -15,7 +15,7 @@ from navia.bench.grid import cells, run_grid
 from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
 from navia.data import sample
-from navia.data.folder import scan
+from navia.data.sources import scan
 from navia.errors import InputError
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ import torch
 import navia
 from navia.bench.predictions import Predictions
 from navia.bench.run import answer, run
-from navia.data.domain import Domain, Pixels
 from navia.data.loader import Loader
+from navia.data.sources import ArrayImages, Domain
 from navia.data.streams import make_stream
 from navia.errors import InputError
 from navia.evaluation.metrics import ece, top_k
@@ -28,10 +28,10 @@ NAMES = [f"class {i}" for i in range(10)]
 
 
 @pytest.fixture
-def stream_pixels(golden_inputs: dict[str, np.ndarray]) -> Pixels:
+def stream_pixels(golden_inputs: dict[str, np.ndarray]) -> ArrayImages:
     """Stream A of the golden inputs as pictures, with their labels."""
     levels = (golden_inputs["x_A"].reshape(-1, 28, 28) * 0.3530 + 0.2860) * 255
-    return Pixels(levels.round().clip(0, 255).astype(np.uint8), [int(y) for y in golden_inputs["y_A"].reshape(-1)], "A")
+    return ArrayImages(levels.round().clip(0, 255).astype(np.uint8), [int(y) for y in golden_inputs["y_A"].reshape(-1)], "A")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def source(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> navia
     return navia.SourceStatistics.measure(golden_vit, images, "tome:2", fisher=True, batch_size=32)
 
 
-def loader(vit: navia.ViT, pixels: Pixels, batch: int = 32) -> Loader:
+def loader(vit: navia.ViT, pixels: ArrayImages, batch: int = 32) -> Loader:
     domains = [Domain("clean", pixels), Domain("dark", pixels, "contrast", 2)]
     return Loader(make_stream(domains, seed=1, limit=96), vit.preprocessing, batch)
 
@@ -68,7 +68,7 @@ def write_all(path: Path, adapter: navia.Adapter, stream: Loader, stop_after: in
 
 @pytest.mark.parametrize("method", navia.list_methods())
 def test_a_killed_run_goes_on_to_the_same_bytes(
-    method: str, golden_vit: navia.ViT, source: navia.SourceStatistics, stream_pixels: Pixels, tmp_path: Path
+    method: str, golden_vit: navia.ViT, source: navia.SourceStatistics, stream_pixels: ArrayImages, tmp_path: Path
 ) -> None:
     options = {"population": 4} if method == "foa" else {}
 
@@ -87,12 +87,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 
 
 @pytest.fixture
-def finished(golden_vit: navia.ViT, source: navia.SourceStatistics, stream_pixels: Pixels, tmp_path: Path) -> Predictions:
+def finished(
+    golden_vit: navia.ViT, source: navia.SourceStatistics, stream_pixels: ArrayImages, tmp_path: Path
+) -> Predictions:
     adapter = navia.adapt(golden_vit, "tent", "tome:2")
     return write_all(tmp_path / "p.csv", adapter, loader(golden_vit, stream_pixels))
 
 
-def test_scores_are_those_of_the_logits(golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path) -> None:
+def test_scores_are_those_of_the_logits(golden_vit: navia.ViT, stream_pixels: ArrayImages, tmp_path: Path) -> None:
     adapter = navia.adapt(golden_vit, "none")
     stream = loader(golden_vit, stream_pixels)
     answers = list(run(navia.adapt(golden_vit, "none"), stream))
@@ -114,11 +116,11 @@ def test_scores_are_those_of_the_logits(golden_vit: navia.ViT, stream_pixels: Pi
 
 
 def test_unlabelled_pictures_have_answers_and_no_accuracy(
-    golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path
+    golden_vit: navia.ViT, stream_pixels: ArrayImages, tmp_path: Path
 ) -> None:
     adapter = navia.adapt(golden_vit, "none")
     predictions = Predictions(tmp_path / "p.csv", {}, None).begin(adapter)
-    for answered in run(adapter, loader(golden_vit, Pixels(stream_pixels.images))):
+    for answered in run(adapter, loader(golden_vit, ArrayImages(stream_pixels.images))):
         predictions.add(answered)
     scores = predictions.finish()
     predictions.file.close()
@@ -126,7 +128,7 @@ def test_unlabelled_pictures_have_answers_and_no_accuracy(
     assert scores[""].images == 192
 
 
-def test_a_finished_run_is_not_made_again(finished: Predictions, golden_vit: navia.ViT, stream_pixels: Pixels) -> None:
+def test_a_finished_run_is_not_made_again(finished: Predictions, golden_vit: navia.ViT, stream_pixels: ArrayImages) -> None:
     before = finished.path.read_bytes()
     again = Predictions(finished.path, {"method": "m"}, NAMES).begin(navia.adapt(golden_vit, "tent", "tome:2"))
     assert again.progress.finished
@@ -181,7 +183,7 @@ def small_disk() -> Iterator[None]:
 
 
 def test_a_full_disk_keeps_what_was_answered(
-    golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path, small_disk: None
+    golden_vit: navia.ViT, stream_pixels: ArrayImages, tmp_path: Path, small_disk: None
 ) -> None:
     adapter = navia.adapt(golden_vit, "none")
     predictions = Predictions(tmp_path / "p.csv", {}, NAMES, every=1e9).begin(adapter)
@@ -205,7 +207,7 @@ def take_all(path: Path, adapter: navia.Adapter, stream: Loader) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_within_a_step_cuts_nothing_in_two(
-    times: int, golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path
+    times: int, golden_vit: navia.ViT, stream_pixels: ArrayImages, tmp_path: Path
 ) -> None:
     """Once: the batch is finished first. Twice: at once, and the half-made batch leaves no trace in the state."""
 
@@ -236,7 +238,7 @@ def test_ctrl_c_within_a_step_cuts_nothing_in_two(
 
 
 def test_rows_that_could_not_be_written_leave_no_state_behind_that_is_ahead_of_them(
-    golden_vit: navia.ViT, stream_pixels: Pixels, tmp_path: Path
+    golden_vit: navia.ViT, stream_pixels: ArrayImages, tmp_path: Path
 ) -> None:
     whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
     take_all(whole, navia.adapt(golden_vit, "tent"), loader(golden_vit, stream_pixels))
@@ -271,7 +273,7 @@ def test_two_runs_into_one_file_are_refused(golden_vit: navia.ViT, tmp_path: Pat
 
 
 def test_a_finished_run_that_gets_more_pictures_saves_them_when_it_is_stopped(
-    finished: Predictions, golden_vit: navia.ViT, stream_pixels: Pixels
+    finished: Predictions, golden_vit: navia.ViT, stream_pixels: ArrayImages
 ) -> None:
     adapter = navia.adapt(golden_vit, "tent", "tome:2")
     again = Predictions(finished.path, {"method": "m"}, NAMES, every=1e9).begin(adapter)

@@ -15,7 +15,7 @@ from navia.bench.spec import parse_spec
 from navia.bench.tsne import Tsne, shown
 from navia.data import sample
 from navia.data.loader import Loader
-from navia.data.open import Opened, open_domains
+from navia.data.sources import OpenedData, open_domains
 from navia.data.streams import make_stream
 from navia.errors import InputError, NaviaError, SpecError
 from navia.evaluation.tsne import neighbour_accuracy
@@ -130,7 +130,7 @@ def test_what_the_model_lacks_is_refused_by_name_before_anything_adapts() -> Non
         run_cell(replace(one, tsne=Tsne((3,), (1, 11))))
 
 
-def held_out(tsne: Tsne, opened: Opened, images: int | None = None, batch: int = 16) -> Any:
+def held_out(tsne: Tsne, opened: OpenedData, images: int | None = None, batch: int = 16) -> Any:
     vit = load("embedded")
     return shown(tsne, vit, opened, Loader(make_stream(opened.domains, limit=images), vit.preprocessing, batch))
 
@@ -149,7 +149,7 @@ def test_too_few_pictures_and_pictures_without_labels_are_refused() -> None:
     with pytest.raises(InputError, match="needs at least 2 classes and 6 labelled pictures in the last third"):
         held_out(Tsne((3,)), open_domains("embedded", 10), images=12, batch=4)
     unlabelled = open_domains("embedded", 10)
-    nameless = replace(unlabelled.domains[0], collection=replace(unlabelled.domains[0].collection, labels=None))
+    nameless = replace(unlabelled.domains[0], images=replace(unlabelled.domains[0].images, labels=None))
     with pytest.raises(InputError, match="there are 0 and 0"):
         held_out(Tsne((3,)), replace(unlabelled, domains=(nameless,)))
 
@@ -157,14 +157,14 @@ def test_too_few_pictures_and_pictures_without_labels_are_refused() -> None:
 def test_labels_of_data_with_fewer_classes_are_the_models_classes() -> None:
     """As of ImageNet-R: the data count 5 classes of their own, which are every second one of the model."""
     opened = open_domains("embedded", 10)
-    whole = opened.domains[0].collection
+    whole = opened.domains[0].images
     halved = replace(whole, labels=[label // 2 for label in whole.labels])
-    masked = replace(opened, domains=(replace(opened.domains[0], collection=halved),), classes=(1, 3, 5, 7, 9))
+    masked = replace(opened, domains=(replace(opened.domains[0], images=halved),), classes=(1, 3, 5, 7, 9))
     found = held_out(Tsne((3,)), masked)
     assert found.classes == (1, 3, 5, 7, 9)
     assert found.names == tuple(sample.CLASSES[label] for label in (1, 3, 5, 7, 9))
-    (stretch,) = found.stream.stretches
-    assert [halved.labels[position] for _, position in stretch.shots] == list(found.labels)
+    (segment,) = found.stream.segments
+    assert [halved.labels[position] for _, position in segment.indices] == list(found.labels)
     assert set(held_out(Tsne((3,), (9, 5)), masked).labels) == {0, 1}
 
 

@@ -21,14 +21,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from navia.cli.corrupt import corrupt as command
-from navia.data.corrupt_tree import Summary, write_corrupted
-from navia.data.corrupt_tree.recipe import Outcome
-from navia.data.corrupt_tree.tree import LOCK_FILE, claim
-from navia.data.corrupt_tree.workers import Tally
-from navia.data.corruptions import corrupt, names, seed_of
-from navia.data.domain import Domain
-from navia.data.folder import scan
+from navia.data.corrupt_tree import LOCK_FILE, Result, RunCounts, Summary, lock_tree, write_corrupted
+from navia.data.corruptions import corrupt, corruption_seed, names
 from navia.data.preprocessing import Preprocessing
+from navia.data.sources import Domain, scan
 from navia.errors import InputError, SpecError
 
 pytestmark = pytest.mark.slow
@@ -155,10 +151,10 @@ def test_files_are_the_corrupted_crop_as_jpeg(source: Path, tmp_path: Path, corr
     for position in range(len(folder)):
         name = folder.name(position)
         seen = np.asarray(crop(Image.open(source / name)))
-        corrupted = corrupt(seen, corruption, 3, seed=seed_of(name, corruption, 3, 7))
+        corrupted = corrupt(seen, corruption, 3, seed=corruption_seed(name, corruption, 3, 7))
         written = (tmp_path / "out" / corruption / "3" / name).with_suffix(".JPEG").read_bytes()
         assert written == jpeg(corrupted)
-        assert np.array_equal(domain.picture(position, preprocessing), corrupted)
+        assert np.array_equal(domain.pixels(position, preprocessing), corrupted)
 
 
 def test_the_published_size_is_the_default(source: Path, tmp_path: Path) -> None:
@@ -175,7 +171,7 @@ def test_the_published_size_is_the_default(source: Path, tmp_path: Path) -> None
 def test_as_is_keeps_the_size(source: Path, tmp_path: Path) -> None:
     copy(source, tmp_path / "out", as_is=True, corruptions=["fog"], severities=[2])
     pixels = np.asarray(Image.open(source / "n01" / "image 01.png"))
-    expected = jpeg(corrupt(pixels, "fog", 2, seed=seed_of("n01/image 01.png", "fog", 2)))
+    expected = jpeg(corrupt(pixels, "fog", 2, seed=corruption_seed("n01/image 01.png", "fog", 2)))
     assert (tmp_path / "out" / "fog" / "2" / "n01" / "image 01.JPEG").read_bytes() == expected
     assert pixels.shape == (70, 90, 3)
 
@@ -190,7 +186,7 @@ def test_grey_stays_grey(tmp_path: Path, mode: str) -> None:
         path = tmp_path / "out" / corruption / "4" / "a.JPEG"
         with Image.open(path) as written:
             assert written.mode == "L"
-        pixels = Domain("any", scan(tmp_path / "grey"), corruption, 4).picture(0, grey)
+        pixels = Domain("any", scan(tmp_path / "grey"), corruption, 4).pixels(0, grey)
         assert pixels.ndim == 2
         assert path.read_bytes() == jpeg(pixels)
 
@@ -271,7 +267,7 @@ def test_two_runs_into_one_tree_are_refused_before_either_loses_a_file(source: P
     out = tmp_path / "out"
     copy(source, out)
     writing = out / "shot_noise/1/n00/.image 00.JPEG.77.navia-part"
-    with claim(out, json.loads((out / "navia-corrupt.json").read_text())):
+    with lock_tree(out, json.loads((out / "navia-corrupt.json").read_text())):
         writing.write_bytes(b"half")
         with pytest.raises(InputError, match=r"another run writes to .*out'"):
             copy(source, out)
@@ -426,7 +422,7 @@ def test_a_place_that_cannot_be_written_is_named(source: Path, tmp_path: Path, w
     out = tmp_path / "out"
     copy(source, out, corruptions=["gaussian_noise"])
     (out / "shot_noise").write_text("in the way")
-    with pytest.raises(InputError, match=r"cannot write '.*shot_noise.*; 8 of 16 files are done, the same command goes on"):
+    with pytest.raises(InputError, match=r"cannot write '.*shot_noise.*; 8 of 16 files are done, the same command"):
         copy(source, out, workers=workers)
     (out / "shot_noise").unlink()
     assert copy(source, out).kept == 8
@@ -464,15 +460,15 @@ SWAP = """
 import os, sys
 import navia.data.corrupt_tree as copy
 
-claim = copy.claim
+lock_tree = copy.lock_tree
 
-def claim_and_swap(*arguments):
+def lock_and_swap(*arguments):
     for name in {held!r}:
         os.unlink(os.path.join(sys.argv[1], "n00", name))
         os.mkfifo(os.path.join(sys.argv[1], "n00", name))
-    return claim(*arguments)
+    return lock_tree(*arguments)
 
-copy.claim = claim_and_swap
+copy.lock_tree = lock_and_swap
 """
 
 
@@ -577,7 +573,7 @@ def test_ctrl_c_says_how_far_it_got(running: Running, tmp_path: Path) -> None:
     written = files(tmp_path / "out")
     done = sum(name.endswith(".JPEG") for name in written)
     assert 40 <= done < 80  # what was under way is finished
-    assert f"navia: interrupted: {done} of 80 files are done, the same command goes on from there\n" in problems
+    assert f"navia: interrupted: {done} of 80 files are done, the same command continues from there\n" in problems
     assert "Traceback" not in problems
     assert not any(name.endswith(".navia-part") for name in written)
     wait_until_gone(process.pid)
@@ -587,14 +583,14 @@ def test_ctrl_c_says_how_far_it_got(running: Running, tmp_path: Path) -> None:
 def test_ctrl_c_before_a_file_is_counted_leaves_none_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    count = Tally.note
+    count = RunCounts.add
 
-    def interrupt_and_count(self: Tally, outcome: Outcome) -> None:
+    def interrupt_and_count(self: RunCounts, result: Result) -> None:
         if self.written == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        count(self, outcome)
+        count(self, result)
 
-    monkeypatch.setattr(Tally, "note", interrupt_and_count)
+    monkeypatch.setattr(RunCounts, "add", interrupt_and_count)
     source, out = fill(tmp_path / "some", 8), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt) as caught:
         copy(source, out, corruptions=["contrast"], severities=range(1, 6), workers=workers)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from navia.data.corruptions import CORRUPTIONS, blur, corrupt, digital, hsv, names
+from navia.data.corruptions import CORRUPTIONS, blur, corrupt, digital, names
 from navia.errors import InputError, NaviaError
 
 cv2 = pytest.importorskip("cv2")
@@ -245,7 +245,7 @@ def test_wander_is_the_published_loop(reach: int, rounds: int) -> None:
             for w in range(width - reach, reach, -1):
                 dx, dy = rng.randint(-reach, reach, size=(2,))
                 x[h, w], x[h + dy, w + dx] = x[h + dy, w + dx], x[h, w]
-    ours = blur.wander(height, width, reach, rounds, np.random.RandomState(4))
+    ours = blur.displaced_pixels(height, width, reach, rounds, np.random.RandomState(4))
     assert np.array_equal(ours, x[..., 0].ravel())
 
 
@@ -278,13 +278,13 @@ def test_hsv_is_that_of_the_standard_library() -> None:
     levels = np.random.default_rng(0).integers(0, 256, size=(500, 3))
     levels[:40] = np.random.default_rng(1).choice([0, 128, 255], size=(40, 3))
     pixels = levels / 255.0
-    ours = np.stack(hsv.from_rgb(*pixels.T), axis=1)
+    ours = np.stack(digital.rgb_to_hsv(*pixels.T), axis=1)
     theirs = np.array([colorsys.rgb_to_hsv(*pixel) for pixel in pixels])
     # Hue runs in a circle: 0 and 1 are one red.
     turn = np.abs(ours[:, 0] - theirs[:, 0])
     assert np.minimum(turn, 1 - turn).max() < 1e-12
     np.testing.assert_allclose(ours[:, 1:], theirs[:, 1:], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(np.stack(hsv.to_rgb(*ours.T), axis=1), pixels, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(np.stack(digital.hsv_to_rgb(*ours.T), axis=1), pixels, rtol=0, atol=1e-12)
 
 
 def test_import_is_cheap() -> None:

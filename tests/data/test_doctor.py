@@ -80,7 +80,7 @@ def test_truncated_and_alien_files_are_errors(healthy: Path) -> None:
     assert diagnosis.has_errors
     errors = told(diagnosis, "error")
     assert errors.startswith("3 images of 7 examined cannot be read: cat/cut.png (")
-    assert "dog/text.jpg (no known image format)" in errors
+    assert "dog/text.jpg (unknown image format)" in errors
     assert diagnosis.next_commands[0] == f"navia doctor {healthy} --all"
 
 
@@ -145,8 +145,8 @@ def test_strange_files_and_folders(healthy: Path) -> None:
     assert diagnosis.images == 4
     assert told(diagnosis, "note") == "not images, ignored: 2 files, README.md, cat/labels.csv"
     warnings = told(diagnosis, "warning")
-    assert "1 picture of a kind that is not read, ignored: dog/b.gif" in warnings
-    assert "1 image behind links that lead nowhere, ignored: dog/gone.jpg" in warnings
+    assert "1 image in formats that are not read, ignored: dog/b.gif" in warnings
+    assert "1 image behind broken links, ignored: dog/gone.jpg" in warnings
     assert "2 folders not part of the layout, ignored: .cache, logs" in warnings
     assert "without images" not in warnings
 
@@ -225,7 +225,7 @@ def test_one_class_folder_by_itself(tmp_path: Path) -> None:
 
 def test_splits_are_no_classes(tmp_path: Path) -> None:
     fill(tmp_path, ["train", "val"])
-    assert f"train, val are no classes but splits: use {str(tmp_path / 'val')!r}" in told(examine(tmp_path), "warning")
+    assert f"train, val are splits, not classes: use {str(tmp_path / 'val')!r}" in told(examine(tmp_path), "warning")
 
 
 def test_validation_set_as_downloaded(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_complete_imagenet_a(tmp_path: Path) -> None:
     diagnosis = examine(tmp_path, model_classes=1000, read=0)
     assert diagnosis.title == "ImageNet-A"
     assert "complete: 7,500 images, as published" in told(diagnosis, "note")
-    assert "200 class folders match a model of 1,000 classes, answers limited to 200 classes" in told(diagnosis, "note")
+    assert "200 class folders match a model of 1,000 classes, predictions limited to 200 classes" in told(diagnosis, "note")
     put(tmp_path / A[0] / "more.png")
     assert "7,501 images are more than the published 7,500" in told(examine(tmp_path, read=0), "warning")
 
@@ -295,7 +295,9 @@ def test_imagenet_r_with_a_class_folder_empty_or_missing(tmp_path: Path) -> None
     (tmp_path / R[0]).mkdir()
     empty = examine(tmp_path, read=0)
     assert (empty.kind, empty.title) == ("imagenet-r", "ImageNet-R")
-    assert f"1 class folder without images: {R[0]}; until they are filled, answers are not limited" in told(empty, "warning")
+    assert f"1 class folder without images: {R[0]}; until they are filled, predictions are not limited" in told(
+        empty, "warning"
+    )
 
 
 def test_imagenet_v2(tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def test_model_that_does_not_match(healthy: Path) -> None:
     assert "2 class folders do not match the model's 3 classes" in told(examine(healthy, model_classes=3), "error")
     assert told(examine(healthy, model_classes=2), "note") == "2 class folders match a model of 2 classes"
     assert not examine(fill(healthy / "named", ["tench", "goldfish"]), model_classes=1000).has_errors
-    assert "not scored" in told(examine(healthy / "cat", model_classes=3), "note")
+    assert "accuracy is unknown" in told(examine(healthy / "cat", model_classes=3), "note")
 
 
 # ImageNet-C
@@ -382,7 +384,7 @@ def test_parts_of_imagenet_c_are_not_taken_for_clean_images(tmp_path: Path) -> N
     assert (severity.kind, severity.title) == ("imagenet", "one part of ImageNet-C")
     assert str(tmp_path) in told(severity, "note")
     assert not any("corrupt" in command or f"stats {tmp_path}" in command for command in severity.next_commands)
-    assert f"one corruption of ImageNet-C; the data set is {str(tmp_path)!r}" in told(examine(tmp_path / "fog"), "note")
+    assert f"one corruption of ImageNet-C; the dataset is {str(tmp_path)!r}" in told(examine(tmp_path / "fog"), "note")
 
 
 def test_part_with_images_directly_and_in_folders(tmp_path: Path) -> None:
@@ -429,7 +431,7 @@ def test_command_exits_with_1_on_errors_only(healthy: Path) -> None:
     put(healthy / "cat" / "[red]cut.png", b"broken")
     result = invoke(str(healthy))
     assert result.exit_code == 1
-    assert "error  1 image of 5 examined cannot be read: cat/[red]cut.png (no known image format)" in result.stdout
+    assert "error  1 image of 5 examined cannot be read: cat/[red]cut.png (unknown image format)" in result.stdout
     (healthy / "cat" / "[red]cut.png").unlink()
     (healthy / "empty").mkdir()
     result = invoke(str(healthy))

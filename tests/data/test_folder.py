@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from navia.data.domain import Domain
-from navia.data.folder import open_image, scan
-from navia.data.preprocessing import Preprocessing
+from navia.data.preprocessing import Preprocessing, open_image
+from navia.data.sources import Domain, scan
 from navia.errors import InputError
 
 PLAIN = Preprocessing((4, 6), (0.0,) * 3, (1.0,) * 3)
@@ -90,5 +89,5 @@ def test_a_picture_that_cannot_be_used_is_named_once(tmp_path: Path) -> None:
     pictures = Domain("clean", scan(tmp_path))
     with pytest.raises(InputError, match=r"^small\.png: image of 3x3 px is smaller than the crop of 6x4 px"):
         pictures.tensors([0, 1], PLAIN)
-    with pytest.raises(InputError, match=r"^cannot read image '[^']*text\.png': it is of no known kind$"):
+    with pytest.raises(InputError, match=r"^cannot read image '[^']*text\.png': unknown image format$"):
         pictures.tensors([2], PLAIN)

@@ -14,9 +14,8 @@ from timm.data import ImageNetInfo
 from torchvision.models._meta import _IMAGENET_CATEGORIES
 
 from navia.data import corruptions, imagenet
-from navia.data.domain import Collection
-from navia.data.folder import scan
-from navia.data.layouts import Classes, Part, labelled, match_classes, recognise
+from navia.data.layouts import ClassMatch, Part, detect_layout, match_classes
+from navia.data.sources import ImageSource, open_domains, scan
 from navia.errors import InputError
 
 WNIDS = imagenet.wnids()
@@ -46,7 +45,7 @@ def fill(root: Path, folders: Iterable[str | int]) -> Path:
 
 def refusal(root: Path) -> str:
     with pytest.raises(InputError) as caught:
-        recognise(root)
+        detect_layout(root)
     return str(caught.value)
 
 
@@ -85,7 +84,7 @@ def test_lists_are_read_without_timm() -> None:
 def test_flat(tmp_path: Path) -> None:
     put(tmp_path / "a.png")
     put(tmp_path / "notes.txt", b"no image")
-    layout = recognise(tmp_path)
+    layout = detect_layout(tmp_path)
     assert (layout.kind, layout.root, layout.parts) == ("flat", tmp_path, (Part(tmp_path.name, tmp_path),))
 
 
@@ -108,19 +107,19 @@ def test_flat(tmp_path: Path) -> None:
     ],
 )
 def test_class_folders_by_their_names(tmp_path: Path, folders: Iterable[str | int], kind: str) -> None:
-    layout = recognise(fill(tmp_path, folders))
+    layout = detect_layout(fill(tmp_path, folders))
     assert layout.kind == kind
     assert [part.path for part in layout.parts] == [tmp_path]
 
 
 def test_empty_class_folder_still_tells_the_data_set(tmp_path: Path) -> None:
     (fill(tmp_path, R[1:]) / R[0]).mkdir()
-    assert recognise(tmp_path).kind == "imagenet-r"
+    assert detect_layout(tmp_path).kind == "imagenet-r"
 
 
 def test_folders_without_images_are_no_classes(tmp_path: Path) -> None:
     put(fill(tmp_path, WNIDS[:3]) / "scripts" / "prepare.sh", b"")
-    assert recognise(tmp_path).kind == "imagenet"
+    assert detect_layout(tmp_path).kind == "imagenet"
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -129,7 +128,7 @@ def test_imagenet_c_has_parts_in_the_order_of_the_paper(tmp_path: Path, grouped:
         for name in members:
             top = tmp_path / group if grouped else tmp_path
             fill(top / name, [f"{severity}/{WNIDS[7]}" for severity in range(1, 6)])
-    layout = recognise(tmp_path)
+    layout = detect_layout(tmp_path)
     assert layout.kind == "imagenet-c"
     assert [part.name for part in layout.parts] == [f"{n}/{s}" for n in corruptions.names(extra=True) for s in range(1, 6)]
     for part in layout.parts:
@@ -143,7 +142,7 @@ def test_imagenet_c_is_recognised_from_one_class_folder_per_part(tmp_path: Path,
     listed: list[str] = []
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: (listed.append(Path(path).name), scandir(path))[1])
-    assert len(recognise(tmp_path).parts) == 4
+    assert len(detect_layout(tmp_path).parts) == 4
     assert sum(name in WNIDS for name in listed) == 4
 
 
@@ -151,25 +150,25 @@ def test_pieces_of_imagenet_c(tmp_path: Path) -> None:
     fill(tmp_path, [f"{place}/{WNIDS[0]}" for place in ("fog/5", "fog/2", "gaussian_noise/5", "fog/6")])
     (tmp_path / "snow" / "5").mkdir(parents=True)
     put(tmp_path / "brightness" / "3" / "a.png")
-    layout = recognise(tmp_path)
+    layout = detect_layout(tmp_path)
     assert [part.name for part in layout.parts] == ["gaussian_noise/5", "fog/2", "fog/5", "brightness/3"]
-    inner = recognise(tmp_path / "fog")
+    inner = detect_layout(tmp_path / "fog")
     assert (inner.kind, [part.name for part in inner.parts]) == ("imagenet-c", ["fog/2", "fog/5"])
-    assert recognise(tmp_path / "fog" / "5").kind == "imagenet"
+    assert detect_layout(tmp_path / "fog" / "5").kind == "imagenet"
 
 
 def test_one_corruption_from_inside_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "fog", [f"{severity}/{WNIDS[0]}" for severity in (3, 1)])
     monkeypatch.chdir(tmp_path / "fog")
-    assert [part.name for part in recognise(".").parts] == ["fog/1", "fog/3"]
+    assert [part.name for part in detect_layout(".").parts] == ["fog/1", "fog/3"]
 
 
 def test_classes_that_are_called_like_corruptions(tmp_path: Path) -> None:
-    assert recognise(fill(tmp_path, ["snow", "fog", "frost"])).kind == "class folders"
+    assert detect_layout(fill(tmp_path, ["snow", "fog", "frost"])).kind == "class folders"
 
 
 def test_numbered_folders_inside_a_class_called_snow_are_no_severities(tmp_path: Path) -> None:
-    assert recognise(fill(tmp_path / "snow", [1, 2, 3])).kind == "class folders"
+    assert detect_layout(fill(tmp_path / "snow", [1, 2, 3])).kind == "class folders"
 
 
 def test_a_corruption_twice_is_refused(tmp_path: Path) -> None:
@@ -225,47 +224,47 @@ def test_imagenet_c_without_its_severities(tmp_path: Path) -> None:
 
 
 def test_wnids_are_imagenets_classes() -> None:
-    assert match_classes([WNIDS[999], WNIDS[3]], 1000) == Classes((999, 3), None)
-    assert match_classes(WNIDS, 1000) == Classes(tuple(range(1000)), None)
+    assert match_classes([WNIDS[999], WNIDS[3]], 1000) == ClassMatch((999, 3), None)
+    assert match_classes(WNIDS, 1000) == ClassMatch(tuple(range(1000)), None)
 
 
 @pytest.mark.parametrize(("names", "mask"), [(R, imagenet.r_classes()), (A, imagenet.a_classes())])
 def test_r_and_a_come_with_a_mask(names: list[str], mask: tuple[int, ...]) -> None:
     classes = match_classes(names, 1000)
-    assert classes.mask == mask == tuple(sorted(mask))
-    assert [WNIDS[mask[column]] for column in classes.index] == names
-    assert match_classes(names[:-1], 1000) == Classes(mask[:-1], None)
+    assert classes.class_indices == mask == tuple(sorted(mask))
+    assert [WNIDS[mask[column]] for column in classes.labels] == names
+    assert match_classes(names[:-1], 1000) == ClassMatch(mask[:-1], None)
 
 
 def test_wnids_for_another_model_are_but_names() -> None:
-    assert match_classes(R, 200) == Classes(tuple(range(200)), None)
+    assert match_classes(R, 200) == ClassMatch(tuple(range(200)), None)
     with pytest.raises(InputError, match="3 class folders do not match the model's 10 classes"):
         match_classes(WNIDS[:3], 10)
 
 
 def test_numbers_are_class_numbers() -> None:
-    assert match_classes(["0", "2", "10", "007"], 11) == Classes((0, 2, 10, 7), None)
+    assert match_classes(["0", "2", "10", "007"], 11) == ClassMatch((0, 2, 10, 7), None)
     with pytest.raises(InputError, match=r"1 of 3 \(10\) are none of the model's 10 classes: they must go from 0 to 9"):
         match_classes(["1", "2", "10"], 10)
 
 
 def test_names_of_the_model_in_any_case() -> None:
-    assert match_classes(["Dog", "cat"], 3, ["bird", "Cat", "dog"]) == Classes((2, 1), None)
+    assert match_classes(["Dog", "cat"], 3, ["bird", "Cat", "dog"]) == ClassMatch((2, 1), None)
 
 
 def test_as_many_folders_as_classes_are_taken_in_sorted_order() -> None:
-    assert match_classes(["b", "a", "c"], 3) == Classes((1, 0, 2), None)
-    assert match_classes(["auto", "bird", "cat"], 3, ["automobile", "Bird", "cat"]) == Classes((0, 1, 2), None)
+    assert match_classes(["b", "a", "c"], 3) == ClassMatch((1, 0, 2), None)
+    assert match_classes(["auto", "bird", "cat"], 3, ["automobile", "Bird", "cat"]) == ClassMatch((0, 1, 2), None)
 
 
 def test_sorted_order_against_the_names_is_refused() -> None:
     """By order "cat" would be class 2, by name it is class 0."""
-    with pytest.raises(InputError, match=r"2 are unknown or stand for several \(auto, bird\)"):
+    with pytest.raises(InputError, match=r"2 are unknown or ambiguous \(auto, bird\)"):
         match_classes(["auto", "bird", "cat"], 3, ["cat", "airplane", "automobile"])
 
 
 def test_a_name_of_two_classes_is_refused() -> None:
-    with pytest.raises(InputError, match=r"stand for several \(crane\)"):
+    with pytest.raises(InputError, match=r"ambiguous \(crane\)"):
         match_classes(["crane", "tench"], 1000, imagenet.names())
 
 
@@ -288,9 +287,7 @@ def test_labelled_folder_is_a_collection(tmp_path: Path) -> None:
     """Twelve numbers, sorted as numbers and not as text."""
     for number in range(12):
         put(tmp_path / str(number) / "a.png", picture(level=number * 20))
-    folder = scan(tmp_path)
-    assert folder.class_names is not None
-    collection: Collection = labelled(folder, match_classes(folder.class_names, 12))
+    collection: ImageSource = open_domains(tmp_path, 12).domains[0].images
     assert list(collection.labels or ()) == list(range(12))
     assert len(collection) == 12
     for position in range(12):
@@ -300,16 +297,13 @@ def test_labelled_folder_is_a_collection(tmp_path: Path) -> None:
 
 def test_labels_go_through_the_classes(tmp_path: Path) -> None:
     put(fill(tmp_path, [R[5], R[9]]) / R[9] / "b.png")
-    folder = scan(tmp_path)
-    assert labelled(folder, Classes((5, 9))).labels == (5, 9, 9)
+    assert open_domains(tmp_path, 1000).domains[0].images.labels == (WNIDS.index(R[5]), *[WNIDS.index(R[9])] * 2)
 
 
 def test_real_folder(imagenet: Path) -> None:
-    layout = recognise(imagenet)
-    folder = scan(layout.parts[0].path)
+    layout = detect_layout(imagenet)
     assert layout.kind == "imagenet"
-    assert folder.class_names is not None
-    pictures = labelled(folder, match_classes(folder.class_names, 1000))
+    pictures = open_domains(imagenet, 1000).domains[0].images
     assert pictures.labels is not None
     for position in (0, len(pictures) // 2, len(pictures) - 1):
         assert WNIDS[pictures.labels[position]] == pictures.name(position).split("/")[0]

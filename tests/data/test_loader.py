@@ -12,20 +12,19 @@ import pytest
 import torch
 from PIL import Image
 
-from navia.data.domain import DatasetPictures, Domain, Pixels, corrupted
-from navia.data.folder import open_image, scan
-from navia.data.loader import Batch, Loader, Share, Shot
-from navia.data.preprocessing import Preprocessing
-from navia.data.streams import Stream, Stretch, make_stream
+from navia.data.loader import Batch, Loader, SampleIndex, Shard, batch_images, iterate_batches
+from navia.data.preprocessing import Preprocessing, open_image
+from navia.data.sources import ArrayImages, DatasetImages, Domain, corrupted, scan
+from navia.data.streams import Segment, Stream, make_stream
 from navia.errors import InputError, SpecError
 
 PLAIN = Preprocessing((32, 32), (0.0,) * 3, (1.0,) * 3)
 
 
-def pixels(count: int, prefix: str = "image") -> Pixels:
+def pixels(count: int, prefix: str = "image") -> ArrayImages:
     """Pictures that can be told apart by their brightness."""
     levels = np.arange(count, dtype=np.uint8)[:, None, None, None]
-    return Pixels(np.broadcast_to(levels, (count, 32, 32, 3)).copy(), [i % 3 for i in range(count)], prefix)
+    return ArrayImages(np.broadcast_to(levels, (count, 32, 32, 3)).copy(), [i % 3 for i in range(count)], prefix)
 
 
 def domains(*counts: int) -> list[Domain]:
@@ -65,7 +64,7 @@ def test_batches_follow_the_stream() -> None:
     assert [batch.number for batch in batches] == [0, 1, 2, 3, 4]
     assert [set(batch.domains) for batch in batches] == [{"domain 0"}] * 3 + [{"domain 1"}] * 2
     assert [batch.reset for batch in batches] == [True, False, False, True, False]
-    shots = [(int(domain), int(position)) for stretch in stream.stretches for domain, position in stretch.shots]
+    shots = [(int(domain), int(position)) for segment in stream.segments for domain, position in segment.indices]
     assert names(batches) == [f"d{domain}/{position:05}" for domain, position in shots]
     for batch in batches:
         positions = [int(name[-5:]) for name in batch.names]
@@ -125,24 +124,24 @@ def test_starts_outside_the_stream_are_refused(start: int) -> None:
         list(loader)
 
 
-class Half(Share):
+class Half(Shard):
     """The first or second half of every batch; the other half is as readable as this one."""
 
     def __init__(self, second: bool) -> None:
         self.second = second
 
-    def own(self, shots: list[Shot]) -> list[Shot]:
-        middle = len(shots) // 2
-        return shots[middle:] if self.second else shots[:middle]
+    def select(self, indices: list[SampleIndex]) -> list[SampleIndex]:
+        middle = len(indices) // 2
+        return indices[middle:] if self.second else indices[:middle]
 
-    def of_all(self, reasons: list[str | None]) -> list[str | None]:
+    def gather(self, reasons: list[str | None]) -> list[str | None]:
         return reasons * 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_processes_decode_their_shares_and_know_the_whole_batch(workers: int) -> None:
     stream = make_stream(domains(8, 4), seed=3)
-    whole, first, second = (list(Loader(stream, PLAIN, 4, workers, share=s)) for s in (None, Half(False), Half(True)))
+    whole, first, second = (list(Loader(stream, PLAIN, 4, workers, shard=s)) for s in (None, Half(False), Half(True)))
     assert [len(batch.images) for batch in first] == [2, 2, 2]
     for all_of_it, one, other in zip(whole, first, second, strict=True):
         assert torch.equal(all_of_it.images, torch.cat([one.images, other.images]))
@@ -158,7 +157,7 @@ def test_a_loader_can_be_walked_again() -> None:
 def test_numbers_that_are_none_are_refused() -> None:
     stream = make_stream(domains(3))
     for batch, workers in ((0, 0), (-1, 0), (1, -1)):
-        with pytest.raises(SpecError, match="batch must be at least 1 and workers at least 0"):
+        with pytest.raises(SpecError, match="batch_size must be at least 1 and workers at least 0"):
             Loader(stream, PLAIN, batch, workers)
 
 
@@ -207,7 +206,7 @@ def test_a_stretch_whose_first_batch_is_lost_resets_at_the_next_one(folder: Path
 
 
 def test_a_reset_is_not_lost_with_its_whole_stretch(folder: Path) -> None:
-    """The only reset of a continual stream belongs to its first stretch, of which nothing can be read here."""
+    """The only reset of a continual stream belongs to its first segment, of which nothing can be read here."""
     spoil(folder, *range(12))
     stream = make_stream([Domain("first", scan(folder)), Domain("second", pixels(4))], "continual", seed=None)
     batches = list(Loader(stream, PLAIN, 2, skip_unreadable=True))
@@ -229,9 +228,9 @@ def test_a_stream_of_nothing_readable_is_empty(folder: Path) -> None:
 
 
 def test_an_empty_stretch_is_passed_over() -> None:
-    nothing = Stretch("nothing", np.empty((0, 2), dtype=int))
+    nothing = Segment("nothing", np.empty((0, 2), dtype=int))
     stream = make_stream(domains(2))
-    padded = Stream(stream.domains, (nothing, *stream.stretches, nothing))
+    padded = Stream(stream.domains, (nothing, *stream.segments, nothing))
     assert [(set(b.domains), b.reset) for b in Loader(padded, PLAIN, 2)] == [({"domain 0"}, True)]
 
 
@@ -259,13 +258,13 @@ def test_the_global_random_state_stays() -> None:
 FEW_OPEN_FILES = """
 import resource
 import numpy as np
-from navia.data.domain import Domain, Pixels
+from navia.data.sources import Domain, ArrayImages
 from navia.data.loader import Loader
 from navia.data.preprocessing import Preprocessing
 from navia.data.streams import make_stream
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-stream = make_stream([Domain("all", Pixels(np.zeros((600, 32, 32, 3), np.uint8)))])
+stream = make_stream([Domain("all", ArrayImages(np.zeros((600, 32, 32, 3), np.uint8)))])
 print([len(batch.names) for batch in Loader(stream, Preprocessing((32, 32), (0.0,) * 3, (1.0,) * 3), 250, 2)])
 """
 
@@ -316,7 +315,7 @@ class TestDatasets:
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_batches(self, tmp_path: Path, workers: int) -> None:
-        collection = DatasetPictures(self.dataset(tmp_path, label=[2, 0, 1, 2]))
+        collection = DatasetImages(self.dataset(tmp_path, label=[2, 0, 1, 2]))
         assert len(collection) == 4
         assert collection.labels == [2, 0, 1, 2]
         batches = list(Loader(make_stream([Domain("all", collection)], seed=None), PLAIN, 3, workers))
@@ -326,37 +325,159 @@ class TestDatasets:
         assert len(set(names(batches))) == 4
 
     def test_without_labels(self, tmp_path: Path) -> None:
-        collection = DatasetPictures(self.dataset(tmp_path))
+        collection = DatasetImages(self.dataset(tmp_path))
         assert collection.labels is None
         (batch,) = Loader(make_stream([Domain("all", collection)]), PLAIN, 4)
         assert batch.labels.tolist() == [-1] * 4
 
     def test_labels_under_another_name(self, tmp_path: Path) -> None:
         made = self.dataset(tmp_path, fine=[5, 6, 7, 8])
-        assert DatasetPictures(made, label="fine").labels == [5, 6, 7, 8]
+        assert DatasetImages(made, label="fine").labels == [5, 6, 7, 8]
 
     def test_a_missing_column_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no column 'img'; it has image, label"):
-            DatasetPictures(self.dataset(tmp_path, label=[0] * 4), image="img")
+            DatasetImages(self.dataset(tmp_path, label=[0] * 4), image="img")
 
     @pytest.mark.parametrize("labels", [["cat", "dog", "cat", "cow"], [0, 1, None, 2], [0.5, 1.0, 2.0, 3.0]])
     def test_labels_that_are_no_numbers_are_refused(self, tmp_path: Path, labels: list[Any]) -> None:
-        with pytest.raises(InputError, match="column 'label' of the data set holds"):
-            DatasetPictures(self.dataset(tmp_path, label=labels))
+        with pytest.raises(InputError, match="column 'label' of the dataset holds"):
+            DatasetImages(self.dataset(tmp_path, label=labels))
 
     def test_a_column_of_other_things_is_refused(self, tmp_path: Path) -> None:
-        collection = DatasetPictures(self.dataset(tmp_path, text=list("abcd")), image="text")
-        with pytest.raises(InputError, match=r"0000000: column 'text' of the data set holds str, not images"):
+        collection = DatasetImages(self.dataset(tmp_path, text=list("abcd")), image="text")
+        with pytest.raises(InputError, match=r"0000000: column 'text' of the dataset holds str, not images"):
             list(Loader(make_stream([Domain("all", collection)], seed=None), PLAIN, 4))
 
     def test_unreadable_pictures_are_named_or_skipped(self, tmp_path: Path) -> None:
         made = self.dataset(tmp_path, label=[0, 1, 2, 3])
         (tmp_path / "1.png").write_text("no picture")
         write_huge(tmp_path / "2.png", 30_000)
-        stream = make_stream([Domain("all", DatasetPictures(made))], seed=None)
-        with pytest.raises(InputError, match="cannot read image 1 of the data set"):
+        stream = make_stream([Domain("all", DatasetImages(made))], seed=None)
+        with pytest.raises(InputError, match="cannot read image 1 of the dataset"):
             list(Loader(stream, PLAIN, 4))
         loader = Loader(stream, PLAIN, 4, skip_unreadable=True)
         (batch,) = loader
         assert batch.labels.tolist() == [0, 3]
         assert [name for name, _ in loader.unreadable] == ["0000001", "0000002"]
+
+
+class Squares(torch.utils.data.Dataset[Any]):
+    """Twelve samples whose brightness is their index; `make` turns (Pillow image, label) into the sample."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(Image.new("RGB", (32, 32), (index,) * 3), index % 3)
+
+
+def levels(images: torch.Tensor) -> list[int]:
+    return [int(level) for level in (images.mean(dim=(1, 2, 3)) * 255).round()]
+
+
+class TestAnyData:
+    """Batches of whatever a user has."""
+
+    @pytest.mark.parametrize("batch", [lambda x: x, lambda x: (x, 1), lambda x: [x], lambda x: {"pixel_values": x},
+                                       lambda x: {"label": 0, "image": x}, lambda x: {"images": x}])  # fmt: skip
+    def test_images_of_the_usual_batches(self, batch: Any) -> None:
+        images = torch.zeros(2, 3, 32, 32)
+        assert batch_images(batch(images)) is images
+
+    @pytest.mark.parametrize(
+        ("batch", "complaint"),
+        [
+            ((), "empty tuple"),
+            ({"x": 1}, "pixel_values, images or image; it has x"),
+            ("text", "got str: give a tensor"),
+            ([Image.new("RGB", (3, 3))], r"got Image: .*preprocessing\.batch"),
+            ((np.zeros((1, 3, 8, 8)), 1), "got ndarray"),
+        ],
+    )
+    def test_other_batches_are_refused(self, batch: Any, complaint: str) -> None:
+        with pytest.raises(InputError, match=complaint):
+            batch_images(batch)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda image, label: (image, label),
+            lambda image, label: (PLAIN(image), torch.tensor(label)),
+            lambda image, label: {"image": image, "label": label},
+            lambda image, label: (np.asarray(image), np.int64(label)),
+        ],
+    )
+    def test_map_style_datasets(self, make: Any) -> None:
+        batches = list(iterate_batches(Squares(make), PLAIN, 5, seed=1))
+        assert [len(images) for images, _ in batches] == [5, 5, 2]
+        order = [level for images, _ in batches for level in levels(images)]
+        assert order != sorted(order)
+        assert sorted(order) == list(range(12))
+        assert [int(label) for _, labels in batches for label in labels] == [level % 3 for level in order]
+        (short, labels), *rest = iterate_batches(Squares(make), PLAIN, 5, limit=3, seed=1)
+        assert (levels(short), len(labels), rest) == (order[:3], 3, [])
+
+    def test_workers_and_the_global_random_state(self) -> None:
+        before = torch.get_rng_state()
+        data = Squares(pair)
+        alone, helped = (list(iterate_batches(data, PLAIN, 5, workers=workers)) for workers in (0, 2))
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(alone, helped, strict=True))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_datasets_without_labels_and_with_other_labels(self) -> None:
+        ((_, labels),) = iterate_batches(Squares(lambda image, label: image), PLAIN)
+        assert labels is None
+        with pytest.raises(InputError, match="label 'cat', not a class index"):
+            list(iterate_batches(Squares(lambda image, label: (image, "cat")), PLAIN))
+
+    def test_loaders_tensors_and_streams_keep_their_order(self) -> None:
+        stream = make_stream(domains(7, 5), seed=None)
+        images = torch.cat([batch.images for batch in Loader(stream, PLAIN, 4)])
+        targets = torch.arange(12) % 3
+        dataset = torch.utils.data.TensorDataset(images, targets)
+        for data in (images, torch.utils.data.DataLoader(dataset, 4), stream, Loader(stream, PLAIN, 4)):
+            found = list(iterate_batches(data, PLAIN, 4, limit=10))
+            assert torch.equal(torch.cat([x for x, _ in found]), images[:10])
+        assert found[0][1] is not None
+        assert next(iterate_batches(images, PLAIN))[1] is None
+
+    def test_folders(self, folder: Path) -> None:
+        ((images, labels),) = iterate_batches(folder, PLAIN)
+        assert (levels(images), labels) == (list(range(12)), None)
+        for i in range(12):
+            (folder / f"class{i % 3}").mkdir(exist_ok=True)
+            (folder / f"{i:02}.png").rename(folder / f"class{i % 3}" / f"{i:02}.png")
+        ((images, labels),) = iterate_batches(str(folder), PLAIN, seed=3)
+        assert labels is not None
+        assert levels(images) != list(range(12))
+        assert labels.tolist() == [level % 3 for level in levels(images)]
+        ((_, named),) = iterate_batches(folder, PLAIN, seed=3, num_classes=3, class_names=["class2", "class1", "class0"])
+        assert named is not None
+        assert named.tolist() == [2 - level % 3 for level in levels(images)]
+
+    def test_torchvision_image_folder(self, folder: Path) -> None:
+        datasets = pytest.importorskip("torchvision.datasets")
+        (folder / "only").mkdir()
+        for path in folder.glob("*.png"):
+            path.rename(folder / "only" / path.name)
+        ((images, labels),) = iterate_batches(datasets.ImageFolder(str(folder)), PLAIN)
+        assert sorted(levels(images)) == list(range(12))
+        assert labels is not None
+        assert labels.tolist() == [0] * 12
+
+    def test_other_data_is_refused(self) -> None:
+        for data in (3, None, {"images": torch.zeros(1)}):
+            with pytest.raises(InputError, match=f"cannot read images from {type(data).__name__}: give a folder"):
+                next(iterate_batches(data, PLAIN))
+        with pytest.raises(InputError, match="2 images but 1 labels"):
+            next(iterate_batches([(torch.zeros(2, 3, 32, 32), torch.tensor([1]))], PLAIN))
+        for numbers in ({"batch_size": 0}, {"limit": 0}, {"workers": -1}):
+            with pytest.raises(SpecError, match="at least"):
+                next(iterate_batches(torch.zeros(1, 3, 32, 32), PLAIN, **numbers))
+
+
+def pair(image: Image.Image, label: int) -> tuple[Image.Image, int]:
+    return image, label

@@ -5,7 +5,7 @@ import torch
 
 import navia
 from navia.data import sample
-from navia.data.domain import Domain
+from navia.data.sources import Domain
 from navia.evaluation.metrics import top_k
 
 

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from navia.data.corruptions import corrupt, names, seed_of
-from navia.data.domain import Domain, Pixels, Subset, corrupted, gradual
-from navia.data.folder import scan
+from navia.data.corruptions import corrupt, corruption_seed, names
 from navia.data.preprocessing import Preprocessing
+from navia.data.sources import ArrayImages, Domain, Subset, corrupted, gradual, scan
 from navia.data.streams import (
-    Stretch,
+    Segment,
     continual,
     label_shifted,
     limited,
     make_stream,
     mixed,
-    one_by_one,
+    sequential,
     shuffled,
 )
 from navia.errors import InputError, SpecError
@@ -28,39 +27,39 @@ PLAIN = Preprocessing((32, 32), (0.0,) * 3, (1.0,) * 3)
 LABELS = [i % 10 for i in range(400)]
 
 
-def pixels(count: int, labels: list[int] | None = None) -> Pixels:
-    return Pixels(np.random.default_rng(count).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), labels)
+def pixels(count: int, labels: list[int] | None = None) -> ArrayImages:
+    return ArrayImages(np.random.default_rng(count).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), labels)
 
 
 def domains(*counts: int) -> list[Domain]:
     return [Domain(f"domain {i}", pixels(count, LABELS[:count])) for i, count in enumerate(counts)]
 
 
-def shots(stretch: Stretch) -> list[tuple[int, int]]:
-    return [(int(domain), int(position)) for domain, position in stretch.shots]
+def shots(segment: Segment) -> list[tuple[int, int]]:
+    return [(int(domain), int(position)) for domain, position in segment.indices]
 
 
-def every_picture_once(stretches: list[Stretch], *counts: int) -> bool:
-    seen = Counter(shot for stretch in stretches for shot in shots(stretch))
+def every_picture_once(segments: list[Segment], *counts: int) -> bool:
+    seen = Counter(shot for segment in segments for shot in shots(segment))
     return seen == Counter((domain, position) for domain, count in enumerate(counts) for position in range(count))
 
 
-def mean_run(stretch: Stretch) -> float:
+def mean_run(segment: Segment) -> float:
     """How many pictures of one class follow each other on average."""
-    labels = [LABELS[position] for _, position in shots(stretch)]
+    labels = [LABELS[position] for _, position in shots(segment)]
     changes = sum(a != b for a, b in pairwise(labels))
     return len(labels) / (changes + 1)
 
 
-def purity(stretch: Stretch, window: int = 40) -> float:
+def purity(segment: Segment, window: int = 40) -> float:
     """Share of the most frequent class among `window` pictures in a row, on average."""
-    labels = [LABELS[position] for _, position in shots(stretch)]
+    labels = [LABELS[position] for _, position in shots(segment)]
     parts = [labels[begin : begin + window] for begin in range(0, len(labels), window)]
     return float(np.mean([max(Counter(part).values()) / len(part) for part in parts]))
 
 
-def test_one_by_one_is_in_the_order_of_the_collections() -> None:
-    first, second = one_by_one(domains(3, 2))
+def test_sequential_is_in_the_order_of_the_collections() -> None:
+    first, second = sequential(domains(3, 2))
     assert shots(first) == [(0, 0), (0, 1), (0, 2)]
     assert shots(second) == [(1, 0), (1, 1)]
     assert (first.name, second.name) == ("domain 0", "domain 1")
@@ -70,8 +69,8 @@ def test_one_by_one_is_in_the_order_of_the_collections() -> None:
 
 
 def test_the_seed_decides_the_order() -> None:
-    plain = one_by_one(domains(50, 50, 40))
-    orders = [[shots(stretch) for stretch in shuffled(plain, seed)] for seed in (0, 0, 1)]
+    plain = sequential(domains(50, 50, 40))
+    orders = [[shots(segment) for segment in shuffled(plain, seed)] for seed in (0, 0, 1)]
     assert orders[0] == orders[1]
     assert orders[0][0] != orders[2][0]
     assert orders[0][0] != shots(plain[0])
@@ -80,56 +79,56 @@ def test_the_seed_decides_the_order() -> None:
 
 def test_domains_of_equal_length_come_in_equal_order() -> None:
     """So that two corruptions of the same pictures are compared on the same batches."""
-    first, second = shuffled(one_by_one(domains(50, 50)), 3)
+    first, second = shuffled(sequential(domains(50, 50)), 3)
     assert [p for _, p in shots(first)] == [p for _, p in shots(second)]
 
 
 def test_orders_stay_the_same_from_version_to_version() -> None:
     """Published numbers are on these orders."""
-    (stretch,) = shuffled(one_by_one(domains(10)), 0)
-    assert [p for _, p in shots(stretch)] == [4, 6, 2, 7, 3, 5, 9, 0, 8, 1]
+    (segment,) = shuffled(sequential(domains(10)), 0)
+    assert [p for _, p in shots(segment)] == [4, 6, 2, 7, 3, 5, 9, 0, 8, 1]
 
 
 def test_continual_starts_once() -> None:
-    before = shuffled(one_by_one(domains(5, 6, 7)), 0)
+    before = shuffled(sequential(domains(5, 6, 7)), 0)
     after = continual(before)
-    assert [stretch.reset for stretch in after] == [True, False, False]
-    assert [shots(stretch) for stretch in after] == [shots(stretch) for stretch in before]
+    assert [segment.reset for segment in after] == [True, False, False]
+    assert [shots(segment) for segment in after] == [shots(segment) for segment in before]
 
 
 def test_mixed_is_one_stretch_of_all() -> None:
-    stretches = mixed(one_by_one(domains(60, 60)), 0)
-    assert [stretch.name for stretch in stretches] == ["mixed"]
-    assert stretches[0].reset
-    assert every_picture_once(stretches, 60, 60)
-    order = [domain for domain, _ in shots(stretches[0])]
+    segments = mixed(sequential(domains(60, 60)), 0)
+    assert [segment.name for segment in segments] == ["mixed"]
+    assert segments[0].reset
+    assert every_picture_once(segments, 60, 60)
+    order = [domain for domain, _ in shots(segments[0])]
     assert 20 < sum(order[:60]) < 40  # both domains in both halves
-    assert shots(mixed(one_by_one(domains(60, 60)), 0)[0]) == shots(stretches[0])
-    assert shots(mixed(one_by_one(domains(60, 60)), 1)[0]) != shots(stretches[0])
+    assert shots(mixed(sequential(domains(60, 60)), 0)[0]) == shots(segments[0])
+    assert shots(mixed(sequential(domains(60, 60)), 1)[0]) != shots(segments[0])
 
 
 def test_limited_takes_the_first_of_each() -> None:
-    plain = shuffled(one_by_one(domains(9, 4)), 0)
+    plain = shuffled(sequential(domains(9, 4)), 0)
     cut = limited(plain, 5)
-    assert [len(stretch) for stretch in cut] == [5, 4]
+    assert [len(segment) for segment in cut] == [5, 4]
     assert shots(cut[0]) == shots(plain[0])[:5]
-    assert [len(stretch) for stretch in limited(plain, None)] == [9, 4]
+    assert [len(segment) for segment in limited(plain, None)] == [9, 4]
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_limit_below_one_is_refused(count: int) -> None:
     with pytest.raises(SpecError, match="limit"):
-        limited(one_by_one(domains(9)), count)
+        limited(sequential(domains(9)), count)
 
 
 def test_small_concentrations_give_bursts() -> None:
     everything = [Domain("all", pixels(400, LABELS))]
-    plain = shuffled(one_by_one(everything), 0)
+    plain = shuffled(sequential(everything), 0)
     shifted = {c: label_shifted(plain, everything, c, 0) for c in (0.01, 0.1, 1.0, 1000.0)}
-    for stretches in shifted.values():
-        assert every_picture_once(stretches, 400)
-    purities = [purity(stretches[0]) for stretches in shifted.values()]
-    runs = [mean_run(stretches[0]) for stretches in shifted.values()]
+    for segments in shifted.values():
+        assert every_picture_once(segments, 400)
+    purities = [purity(segments[0]) for segments in shifted.values()]
+    runs = [mean_run(segments[0]) for segments in shifted.values()]
     assert purities == sorted(purities, reverse=True)
     assert runs == sorted(runs, reverse=True)
     assert purities[0] > 0.6
@@ -142,13 +141,13 @@ def test_within_a_slot_class_comes_after_class() -> None:
     """As in NOTE. Were the classes of a slot mixed, there would be hardly any bursts."""
     everything = [Domain("all", pixels(400, LABELS))]
     for seed in range(5):
-        (stretch,) = label_shifted(shuffled(one_by_one(everything), seed), everything, 1.0, seed)
-        assert 400 / mean_run(stretch) <= 10 * 10  # at most one run per class and slot
+        (segment,) = label_shifted(shuffled(sequential(everything), seed), everything, 1.0, seed)
+        assert 400 / mean_run(segment) <= 10 * 10  # at most one run per class and slot
 
 
 def test_bursts_depend_on_the_seed_alone() -> None:
     everything = [Domain("all", pixels(400, LABELS))]
-    plain = shuffled(one_by_one(everything), 0)
+    plain = shuffled(sequential(everything), 0)
     first, again, other = (shots(label_shifted(plain, everything, 0.1, seed)[0]) for seed in (0, 0, 1))
     assert first == again
     assert first != other
@@ -156,22 +155,22 @@ def test_bursts_depend_on_the_seed_alone() -> None:
 
 def test_bursts_in_a_mixed_stream() -> None:
     two = domains(200, 200)
-    stretches = label_shifted(mixed(one_by_one(two), 0), two, 0.01, 0)
-    assert every_picture_once(stretches, 200, 200)
-    assert purity(stretches[0]) > 0.6
-    assert {domain for domain, _ in shots(stretches[0])[:40]} == {0, 1}
+    segments = label_shifted(mixed(sequential(two), 0), two, 0.01, 0)
+    assert every_picture_once(segments, 200, 200)
+    assert purity(segments[0]) > 0.6
+    assert {domain for domain, _ in shots(segments[0])[:40]} == {0, 1}
 
 
 def test_bursts_of_one_class_and_of_a_single_picture() -> None:
     for labels in ([3] * 5, [7]):
         one = [Domain("one", pixels(len(labels), labels))]
-        assert every_picture_once(label_shifted(one_by_one(one), one, 0.1, 0), len(labels))
+        assert every_picture_once(label_shifted(sequential(one), one, 0.1, 0), len(labels))
 
 
 def test_bursts_of_unlabelled_pictures_are_refused() -> None:
     unlabelled = [Domain("all", pixels(4))]
     with pytest.raises(InputError, match="needs labelled images"):
-        label_shifted(one_by_one(unlabelled), unlabelled, 0.1, 0)
+        label_shifted(sequential(unlabelled), unlabelled, 0.1, 0)
     partly = [Domain("all", pixels(4, [0, 1, -1, 0]))]
     with pytest.raises(InputError, match="needs labelled images"):
         make_stream(partly, concentration=0.1)
@@ -181,36 +180,36 @@ def test_bursts_of_unlabelled_pictures_are_refused() -> None:
 def test_concentrations_that_are_none_are_refused(concentration: float) -> None:
     labelled = domains(10)
     with pytest.raises(SpecError, match="concentration"):
-        label_shifted(one_by_one(labelled), labelled, concentration, 0)
+        label_shifted(sequential(labelled), labelled, concentration, 0)
 
 
 def test_streams_by_name() -> None:
     three = domains(30, 30, 20)
     reset = make_stream(three, "reset", seed=5)
-    assert [stretch.reset for stretch in reset.stretches] == [True, True, True]
-    assert every_picture_once(list(reset.stretches), 30, 30, 20)
+    assert [segment.reset for segment in reset.segments] == [True, True, True]
+    assert every_picture_once(list(reset.segments), 30, 30, 20)
     assert len(reset) == 80
     going_on = make_stream(three, "continual", seed=5)
-    assert [shots(s) for s in going_on.stretches] == [shots(s) for s in reset.stretches]
-    assert [stretch.reset for stretch in going_on.stretches] == [True, False, False]
+    assert [shots(s) for s in going_on.segments] == [shots(s) for s in reset.segments]
+    assert [segment.reset for segment in going_on.segments] == [True, False, False]
     together = make_stream(three, "mixed", seed=5)
-    assert len(together.stretches) == 1
-    assert every_picture_once(list(together.stretches), 30, 30, 20)
+    assert len(together.segments) == 1
+    assert every_picture_once(list(together.segments), 30, 30, 20)
     assert together.domains == tuple(three)
 
 
 def test_without_a_seed_pictures_come_by_name() -> None:
-    (stretch,) = make_stream(domains(6), seed=None).stretches
-    assert [p for _, p in shots(stretch)] == list(range(6))
+    (segment,) = make_stream(domains(6), seed=None).segments
+    assert [p for _, p in shots(segment)] == list(range(6))
 
 
 def test_a_limit_counts_per_domain_even_when_mixed() -> None:
     stream = make_stream(domains(30, 30), "mixed", seed=0, limit=10)
-    assert Counter(domain for domain, _ in shots(stream.stretches[0])) == {0: 10, 1: 10}
+    assert Counter(domain for domain, _ in shots(stream.segments[0])) == {0: 10, 1: 10}
 
 
 def test_a_limited_stream_is_the_beginning_of_the_whole_one() -> None:
-    whole, part = (make_stream(domains(30), seed=2, limit=limit).stretches[0] for limit in (None, 7))
+    whole, part = (make_stream(domains(30), seed=2, limit=limit).segments[0] for limit in (None, 7))
     assert shots(part) == shots(whole)[:7]
 
 
@@ -231,7 +230,7 @@ def test_gradual_severities_come_and_go() -> None:
     assert [domain.corruption for domain in both] == ["fog"] * 9 + ["snow"] * 9
     assert len({domain.name for domain in both}) == 18
     assert {domain.seed for domain in both} == {4}
-    assert all(domain.collection is collection for domain in both)
+    assert all(domain.images is collection for domain in both)
 
 
 def test_corrupted_domains() -> None:
@@ -247,35 +246,35 @@ def test_a_domain_corrupts_what_the_model_would_see(tmp_path: Path) -> None:
     folder = scan(tmp_path)
     seen = picture[9:41, 19:51]
     clean = Domain("clean", folder)
-    assert np.array_equal(clean.picture(0, PLAIN), seen)
+    assert np.array_equal(clean.pixels(0, PLAIN), seen)
     assert clean.label(0) == 0
     noisy = Domain("noise", folder, "gaussian_noise", 3, seed=5)
-    expected = corrupt(seen, "gaussian_noise", 3, seed=seed_of("n01/a.png", "gaussian_noise", 3, 5))
-    assert np.array_equal(noisy.picture(0, PLAIN), expected)
+    expected = corrupt(seen, "gaussian_noise", 3, seed=corruption_seed("n01/a.png", "gaussian_noise", 3, 5))
+    assert np.array_equal(noisy.pixels(0, PLAIN), expected)
     assert np.array_equal(noisy.tensor(0, PLAIN).numpy(), expected.transpose(2, 0, 1).astype(np.float32) / np.float32(255))
     others = (Domain("noise", folder, "gaussian_noise", 3, seed=6), Domain("noise", folder, "gaussian_noise", 4, seed=5))
     for other in others:
-        assert not np.array_equal(other.picture(0, PLAIN), expected)
+        assert not np.array_equal(other.pixels(0, PLAIN), expected)
 
 
 def test_pictures_of_one_collection_are_corrupted_differently() -> None:
-    alike = Pixels(np.full((2, 32, 32, 3), 128, np.uint8))
+    alike = ArrayImages(np.full((2, 32, 32, 3), 128, np.uint8))
     noisy = Domain("noise", alike, "gaussian_noise", 3)
-    assert not np.array_equal(noisy.picture(0, PLAIN), noisy.picture(1, PLAIN))
+    assert not np.array_equal(noisy.pixels(0, PLAIN), noisy.pixels(1, PLAIN))
 
 
 def test_a_picture_of_a_subset_is_corrupted_as_in_the_whole() -> None:
     whole = pixels(9, LABELS[:9])
     part = Subset(whole, [7, 2])
     of_whole, of_part = (Domain("noise", collection, "shot_noise", 5) for collection in (whole, part))
-    assert np.array_equal(of_part.picture(0, PLAIN), of_whole.picture(7, PLAIN))
+    assert np.array_equal(of_part.pixels(0, PLAIN), of_whole.pixels(7, PLAIN))
     assert (of_part.label(1), len(part), part.name(1)) == (LABELS[2], 2, whole.name(2))
 
 
 def test_grey_pictures_stay_grey_for_a_model_of_one_channel() -> None:
     grey = Preprocessing((32, 32), (0.0,), (1.0,))
-    noisy = Domain("noise", Pixels(np.full((1, 32, 32), 128, np.uint8)), "gaussian_noise", 3)
-    assert noisy.picture(0, grey).shape == (32, 32)
+    noisy = Domain("noise", ArrayImages(np.full((1, 32, 32), 128, np.uint8)), "gaussian_noise", 3)
+    assert noisy.pixels(0, grey).shape == (32, 32)
     assert noisy.tensor(0, grey).shape == (1, 32, 32)
 
 

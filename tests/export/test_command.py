@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import navia
 from navia.cli.main import app
-from navia.data.domain import Domain
 from navia.data.sample import source_images, unseen_images
+from navia.data.sources import Domain
 from navia.export import read_metadata
 from tests.test_cli import refused
 

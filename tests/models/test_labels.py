@@ -11,7 +11,7 @@ from torchvision.models import VisionTransformer as TorchvisionViT
 
 import navia
 from navia.data import imagenet
-from navia.data.open import open_domains
+from navia.data.sources import open_domains
 from navia.errors import InputError
 from navia.models.labels import class_names
 from tests.families import build

@@ -143,7 +143,7 @@ def test_ways_to_send_a_picture_that_are_described(server: Server) -> None:
 
 def test_one_bad_picture_is_named_and_fails_its_request_alone(server: Server) -> None:
     client = server.client()
-    with pytest.raises(ServiceError, match="image 1: cannot read the image: it is of no known kind") as caught:
+    with pytest.raises(ServiceError, match="image 1: cannot read the image: unknown image format") as caught:
         client.predict_many([png(), b"rubbish", png()])
     assert caught.value.status == 422
     assert len(client.predict_many([png(), png()])) == 2

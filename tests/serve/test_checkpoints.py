@@ -15,8 +15,8 @@ from torch import Tensor
 
 import navia
 from navia.adaptation.delta import DeltaError
-from navia.data.domain import Domain
 from navia.data.sample import unseen_images
+from navia.data.sources import Domain
 from navia.errors import InputError
 from navia.serve.checkpoints import Checkpoints
 from tests.serve.server import EMBEDDED, serving, until
@@ -103,7 +103,7 @@ def send(client: navia.Client, count: int, start: int = 0) -> int:
     """Pictures one by one; the step of the last answer."""
     shifted, step = Domain("shifted", unseen_images(), "contrast", 2), 0
     for position in range(start, start + count):
-        step = client.predict(shifted.picture(position, VIT.preprocessing))["step"]
+        step = client.predict(shifted.pixels(position, VIT.preprocessing))["step"]
     return step
 
 

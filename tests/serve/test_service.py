@@ -16,8 +16,8 @@ from torch import Tensor
 import navia
 from navia import tensorfile
 from navia.adaptation.delta import DeltaError, read_delta
-from navia.data.domain import Domain
 from navia.data.sample import source_images, unseen_images
+from navia.data.sources import Domain
 from navia.errors import InputError
 from navia.models.device import use_threads
 from navia.serve.app import _within
@@ -345,7 +345,7 @@ def test_a_gate_that_stays_closed_leaves_adaptation_its_share() -> None:
                 assert seconds is not None
                 self.now, self.waits = self.now + seconds, self.waits + 1
 
-    gate = Clocked(share=0.2)
+    gate = Clocked(shard=0.2)
     with gate.closed():
         for step in range(1, 4):
             while not gate.overdue():
@@ -373,7 +373,7 @@ def test_steady_load_does_not_end_the_adaptation(make: Callable[..., Service], i
 
 
 def test_without_a_share_adaptation_waits_for_a_quiet_moment(make: Callable[..., Service], images: Tensor) -> None:
-    service = make(pace=replace(PACE, share=0.0))
+    service = make(pace=replace(PACE, shard=0.0))
     service.learner.pressure = lambda: True
     service.learner.offer(images[:8])
     service.learner.call(lambda: None).result(60)
@@ -385,7 +385,7 @@ def test_without_a_share_adaptation_waits_for_a_quiet_moment(make: Callable[...,
 
 def test_adaptation_is_shed_before_answers(make: Callable[..., Service], images: Tensor) -> None:
     """While more than a batch waits no step begins; what is answered meanwhile pushes the oldest images out."""
-    service = make(pace=Pace(batch=2, wait=0, adapt_batch=4, enough=4, share=0))
+    service = make(pace=Pace(batch=2, wait=0, adapt_batch=4, enough=4, shard=0))
     with hold(service):
         futures = [service.answers.submit(images[i : i + 1]) for i in range(30)]
         assert service.learner.mode == "shedding"

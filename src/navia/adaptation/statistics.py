@@ -12,10 +12,8 @@ from torch import Tensor
 
 from navia import __version__, tensorfile
 from navia.data import SOURCE_IMAGES
-from navia.data.domain import Domain
-from navia.data.folder import scan, stream_order
 from navia.data.loader import batch_images
-from navia.data.open import open_source
+from navia.data.sources import Domain, default_order, open_source, scan
 from navia.errors import InputError, SourceError
 from navia.methods.features import StreamMoments
 from navia.methods.parameters import fingerprint, norm_parameters, private_copy
@@ -152,9 +150,9 @@ class SourceStatistics:
 
 
 def _sampled(vit: ViT, where: str | Path, batch_size: int, count: int) -> Iterator[Tensor]:
-    source = open_source(where, count, fewer=True)
-    for start in range(0, len(source.collection), batch_size):
-        yield source.tensors(range(start, min(start + batch_size, len(source.collection))), vit.preprocessing)
+    source = open_source(where, count, allow_fewer=True)
+    for start in range(0, len(source.images), batch_size):
+        yield source.tensors(range(start, min(start + batch_size, len(source.images))), vit.preprocessing)
 
 
 def image_batches(vit: ViT, images: Images, batch_size: int, limit: int | None) -> Iterator[Tensor]:
@@ -163,9 +161,9 @@ def image_batches(vit: ViT, images: Images, batch_size: int, limit: int | None) 
         raise InputError("batch_size and limit must be at least 1")
     if isinstance(images, str | Path):
         folder = scan(images)
-        pictures, order = Domain("stream", folder), stream_order(folder)[:limit]  # the first ones alone may be of one class
+        domain, order = Domain("stream", folder), default_order(folder)[:limit]  # the first ones alone may be of one class
         parts = (order[i : i + batch_size] for i in range(0, len(order), batch_size))
-        source: Iterable[Any] = (pictures.tensors(part, vit.preprocessing) for part in parts)
+        source: Iterable[Any] = (domain.tensors(part, vit.preprocessing) for part in parts)
     elif isinstance(images, Tensor):
         source = images.split(batch_size) if images.dim() == 4 else [images]
     else:

@@ -23,10 +23,18 @@ from navia.bench.inputs import Inputs, checkpoint_digest, model_digest, names_an
 from navia.bench.realtime import on_the_clock, step_ratio
 from navia.bench.run import Answered, adapt_then_score, run
 from navia.bench.tsne import Tsne, look, shown
-from navia.data.domain import Domain
-from navia.data.folder import Folder, scan
 from navia.data.loader import Loader
-from navia.data.open import SHIFTED, Opened, leave_out_source, open_domains, open_source, shifted_itself
+from navia.data.sources import (
+    SHIFTED_LAYOUTS,
+    Domain,
+    Folder,
+    OpenedData,
+    leave_out_source,
+    open_domains,
+    open_source,
+    scan,
+    shifted_message,
+)
 from navia.data.streams import Stream, make_stream
 from navia.errors import InputError, SourceError
 from navia.evaluation.cost import cost
@@ -216,7 +224,7 @@ def _changed(path: str) -> str:
     return f"{path!r} has changed, or is another one here, since the benchmark began: start it again"
 
 
-def _data(cell: Cell) -> tuple[Opened, Domain | None]:
+def _data(cell: Cell) -> tuple[OpenedData, Domain | None]:
     """Domains without the source images, and the source images; None: the data has no clean ones."""
     vit = _model_of(cell)
     names = class_names(vit)
@@ -224,11 +232,11 @@ def _data(cell: Cell) -> tuple[Opened, Domain | None]:
     _check_unchanged(cell.data, cell.domains, cell.corrupted, cell.source_path, cell.data_digest, cell.source_digest)
     opened = open_domains(
         cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity, parts=cell.domains,
-        lister=_lister(cell.data_digest),
+        scanner=_lister(cell.data_digest),
     )  # fmt: skip
     if cell.source_path is not None:
         return opened, open_source(cell.source_path, cell.source_images, _lister(cell.source_digest))
-    if opened.kind in SHIFTED:
+    if opened.kind in SHIFTED_LAYOUTS:
         return opened, None
     return leave_out_source(opened, cell.source_images)
 
@@ -258,11 +266,11 @@ def _check_unchanged(
         raise InputError(_changed(source))
 
 
-def _streamed(cell: Cell, opened: Opened) -> list[Domain]:
+def _streamed(cell: Cell, opened: OpenedData) -> list[Domain]:
     """The domains that the cell names, in its order."""
     by_name = {domain.name: domain for domain in opened.domains}
     domains = [by_name[name] for name in cell.domains]
-    unlabelled = [domain.name for domain in domains if domain.collection.labels is None]
+    unlabelled = [domain.name for domain in domains if domain.images.labels is None]
     if unlabelled:
         raise InputError(f"{', '.join(unlabelled)} of {cell.data!r} has no labels to score with: use class folders")
     return domains
@@ -275,13 +283,13 @@ def _statistics(cell: Cell, clean: Domain, workers: int) -> SourceStatistics:
     return SourceStatistics.measure(vit, images, cell.reduce, fisher=METHODS.get(cell.method).needs_fisher)
 
 
-def _adapter(cell: Cell, vit: ViT, opened: Opened, source: SourceStatistics | None, options: dict[str, Any]) -> Adapter:
+def _adapter(cell: Cell, vit: ViT, opened: OpenedData, source: SourceStatistics | None, options: dict[str, Any]) -> Adapter:
     seed, classes = 2020 + cell.seed, opened.classes
     try:
         return adapt(vit, cell.method, cell.reduce, source, classes=classes, guard=cell.guarded, seed=seed, **options)
     except SourceError as error:
         if source is None:
-            raise InputError(f"method {cell.method!r} needs a source, and {shifted_itself(opened)}") from error
+            raise InputError(f"method {cell.method!r} needs a source, and {shifted_message(opened)}") from error
         raise
 
 
@@ -336,7 +344,7 @@ def _scored(answers: Sequence[Answered], loader: Loader) -> list[dict[str, Any]]
     shots = torch.tensor([shot[1:] for a in answers for shot in loader.plan[a.batch.number]])
     right = torch.cat([(a.logits.argmax(dim=1) == a.batch.labels) & a.logits.isfinite().all(dim=1) for a in answers])
     for number, domain in enumerate(loader.stream.domains):
-        own, collection = shots[:, 0] == number, domain.collection
+        own, collection = shots[:, 0] == number, domain.images
         seen, correct = (np.zeros(len(collection), dtype=bool) for _ in range(2))
         seen[shots[own, 1].numpy()] = True
         correct[shots[own & right, 1].numpy()] = True
@@ -348,12 +356,14 @@ def _scored(answers: Sequence[Answered], loader: Loader) -> list[dict[str, Any]]
     return found
 
 
-def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: SourceStatistics | None) -> dict[str, Any]:
+def _fingerprint(
+    vit: ViT, cell: Cell, opened: OpenedData, stream: Stream, source: SourceStatistics | None
+) -> dict[str, Any]:
     """What two rows must share to be put side by side, and what made each."""
     names = hashlib.sha256()
-    for stretch in stream.stretches:
-        for domain, position in stretch.shots:
-            names.update(to_bytes(stream.domains[domain].collection.name(int(position))))
+    for segment in stream.segments:
+        for domain, position in segment.indices:
+            names.update(to_bytes(stream.domains[domain].images.name(int(position))))
     made = "made here" if cell.corrupted else "as found"
     return {
         "weights": fingerprint(vit)[:16],

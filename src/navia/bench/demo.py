@@ -10,8 +10,8 @@ from torch import Tensor
 from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
 from navia.bench.run import run
-from navia.data.domain import Domain
 from navia.data.loader import Batch, Loader
+from navia.data.sources import Domain
 from navia.data.streams import make_stream
 from navia.evaluation.cost import cost
 from navia.evaluation.metrics import wilson

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from navia.adaptation.adapter import Adapter
 from navia.bench.run import Answered, answer_only
-from navia.data.loader import Batch, Share, Shot
+from navia.data.loader import Batch, SampleIndex, Shard
 
 
 def join() -> int | None:
@@ -38,13 +38,13 @@ def agree(adapter: Adapter, start: int) -> int:
     return int(start)
 
 
-class ShareOfProcess(Share):
+class ProcessShard(Shard):
     """The rank-th of as many parts as there are processes: decoding is often slower than the model."""
 
-    def own(self, shots: list[Shot]) -> list[Shot]:
-        return [shots[place] for place in np.array_split(range(len(shots)), dist.get_world_size())[dist.get_rank()]]
+    def select(self, indices: list[SampleIndex]) -> list[SampleIndex]:
+        return [indices[place] for place in np.array_split(range(len(indices)), dist.get_world_size())[dist.get_rank()]]
 
-    def of_all(self, reasons: list[str | None]) -> list[str | None]:
+    def gather(self, reasons: list[str | None]) -> list[str | None]:
         return [reason for share in _from_all(reasons) for reason in share]
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from navia.data import sample
-from navia.data.folder import Stamp, stamp
-from navia.data.layouts import Layout, recognise
-from navia.data.open import SHIFTED, local_folder
+from navia.data.layouts import Layout, detect_layout
+from navia.data.sources import SHIFTED_LAYOUTS, FolderDigest, digest_folder, local_folder
 from navia.errors import InputError, SpecError
 from navia.io import expanded, to_bytes
 
@@ -33,14 +32,14 @@ class Data:
 
     @property
     def shifted(self) -> bool:
-        return self.layout is not None and self.layout.kind in SHIFTED
+        return self.layout is not None and self.layout.kind in SHIFTED_LAYOUTS
 
 
 class Inputs:
     """Digests of what a spec names. Every folder is listed once; take a new one to notice changes."""
 
     def __init__(self) -> None:
-        self._stamps: dict[Path, Stamp] = {}
+        self._stamps: dict[Path, FolderDigest] = {}
 
     def data(self, path: str, corruptions: Sequence[str] = (), parts: Sequence[str] = ()) -> Data:
         """Which domains there are; what is missing is refused by name, unless the corruptions are all that needs knowing."""
@@ -50,14 +49,14 @@ class Inputs:
         place = expanded(path)
         if corruptions and not place.exists():  # its cells will say so
             return Data(path, tuple(corruptions), None)
-        layout = recognise(place)
+        layout = detect_layout(place)
         names = tuple(part.name for part in layout.parts)
         unknown = sorted(set(parts) - set(names))
         if unknown:
             raise SpecError(f"{path!r} has no part {', '.join(unknown)}; it has {', '.join(names)}")
         return Data(path, tuple(corruptions) or tuple(parts) or names, layout)
 
-    def stamps(self, data: Data, domains: Sequence[str], corrupted: bool) -> list[tuple[str, Stamp]]:
+    def stamps(self, data: Data, domains: Sequence[str], corrupted: bool) -> list[tuple[str, FolderDigest]]:
         """Of the folders that these domains are read from. Only parts of ImageNet-C have a name here: what a whole folder is
         called changes nothing. Empty: there is nothing local to look at."""
         if data.layout is None:
@@ -69,7 +68,7 @@ class Inputs:
         places = {part.name: part.path for part in data.layout.parts}
         return [(name, self._stamp(places[name])) for name in domains]
 
-    def source(self, path: str | None) -> list[tuple[str, Stamp]]:
+    def source(self, path: str | None) -> list[tuple[str, FolderDigest]]:
         if path is None:
             return []
         data = self.data(path) if path.startswith("datasets:") or expanded(path).is_dir() else Data(path, (), None)
@@ -84,18 +83,18 @@ class Inputs:
         counts = [found.count for _, found in self.stamps(data, domains, corrupted)]
         return counts * len(domains) if len(counts) < len(domains) else counts
 
-    def _stamp(self, folder: Path, deep: bool = False) -> Stamp:
+    def _stamp(self, folder: Path, deep: bool = False) -> FolderDigest:
         place = folder.resolve()
         if place not in self._stamps:
-            self._stamps[place] = stamp(place, deep)
+            self._stamps[place] = digest_folder(place, deep)
         return self._stamps[place]
 
 
-def names_and_sizes(stamps: Iterable[tuple[str, Stamp]]) -> str | None:
+def names_and_sizes(stamps: Iterable[tuple[str, FolderDigest]]) -> str | None:
     return _joined([f"{name}\n{found.names_and_sizes}" for name, found in stamps])
 
 
-def times(stamps: Iterable[tuple[str, Stamp]]) -> str | None:
+def times(stamps: Iterable[tuple[str, FolderDigest]]) -> str | None:
     return _joined([f"{name}\n{found.times}" for name, found in stamps])
 
 

@@ -89,11 +89,11 @@ def state_of(path: Path) -> Path:
 def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream | None) -> dict[str, Any]:
     """What must be the same for a stopped run to go on: weights, preprocessing, statistics, pictures and their order."""
     pictures = hashlib.sha256()
-    domains, stretches = (stream.domains, stream.stretches) if stream is not None else ((), ())
-    for stretch in stretches:
-        pictures.update(to_bytes(stretch.name))
-        for domain, position in stretch.shots:
-            pictures.update(to_bytes(domains[domain].collection.name(position)))
+    domains, segments = (stream.domains, stream.segments) if stream is not None else ((), ())
+    for segment in segments:
+        pictures.update(to_bytes(segment.name))
+        for domain, position in segment.indices:
+            pictures.update(to_bytes(domains[domain].images.name(position)))
     source = hashlib.sha256(statistics.mean.cpu().numpy().tobytes()).hexdigest()[:16] if statistics else None
     return {
         "model": vit.name,

@@ -11,8 +11,8 @@ import torch
 from navia.adaptation.adapter import Adapter
 from navia.bench.run import held_out_from
 from navia.data.loader import Loader
-from navia.data.open import Opened
-from navia.data.streams import Stream, Stretch
+from navia.data.sources import OpenedData
+from navia.data.streams import Segment, Stream
 from navia.errors import InputError, SpecError
 from navia.evaluation.explain import answering_walk
 from navia.evaluation.tsne import NEIGHBOURS, check_installed, neighbour_accuracy, plane
@@ -44,7 +44,7 @@ class Shown:
     stream: Stream
 
 
-def shown(tsne: Tsne, vit: ViT, opened: Opened, loader: Loader) -> Shown:
+def shown(tsne: Tsne, vit: ViT, opened: OpenedData, loader: Loader) -> Shown:
     """Which pictures of the last third of the stream are looked at. Whatever is not there is refused by name, before the
     cell adapts to anything."""
     check_installed()
@@ -61,22 +61,22 @@ def shown(tsne: Tsne, vit: ViT, opened: Opened, loader: Loader) -> Shown:
             f"t-SNE needs at least 2 classes and {NEIGHBOURS + 1} labelled pictures in the last third of the stream, there "
             f"are {len(classes)} and {len(kept)}: give more images"
         )
-    stretch = Stretch("held out", np.array([shots[i] for i in kept]))
+    segment = Segment("held out", np.array([shots[i] for i in kept]))
     return Shown(
         blocks=tsne.blocks,
         classes=classes,
         names=tuple(names[label] for label in classes),
         labels=tuple(classes.index(found[i]) for i in kept),
-        stream=Stream(loader.stream.domains, (stretch,)),
+        stream=Stream(loader.stream.domains, (segment,)),
     )
 
 
-def _class(opened: Opened, label: int) -> int:
+def _class(opened: OpenedData, label: int) -> int:
     """The model's class of a label: data with fewer classes than the model count their own."""
     return opened.classes[label] if opened.classes and label >= 0 else label
 
 
-def _names(vit: ViT, opened: Opened) -> tuple[str, ...]:
+def _names(vit: ViT, opened: OpenedData) -> tuple[str, ...]:
     """Of all classes; a name that several have (ImageNet's crane) is told apart by the number."""
     names = opened.names or class_names(vit) or tuple(f"class {i}" for i in range(vit.num_classes))
     times = Counter(names)

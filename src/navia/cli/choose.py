@@ -82,7 +82,7 @@ def _first_images(
 ) -> "tuple[Loader, tuple[int, ...] | None]":
     """The images that `navia run` sees first, and the classes that it answers with (None: all)."""
     from navia.data.loader import Loader
-    from navia.data.open import open_domains
+    from navia.data.sources import open_domains
     from navia.data.streams import make_stream
     from navia.models.labels import class_names
 
@@ -93,6 +93,6 @@ def _first_images(
         raise InputError(
             f"{images!r} has {len(opened.domains)} parts ({names}, ...): choose on one of them, give its folder"
         )
-    seed = None if opened.domains[0].collection.labels is None else 0  # as `run --order auto`
+    seed = None if opened.domains[0].images.labels is None else 0  # as `run --order auto`
     stream = make_stream(opened.domains, seed=seed, limit=batches * batch)
     return Loader(stream, vit.preprocessing, batch), opened.classes

@@ -1,4 +1,4 @@
-"""`navia corrupt`: Write corrupted copies of clean images."""
+"""`navia corrupt`: write corrupted copies of clean images."""
 
 import dataclasses
 import os
@@ -16,8 +16,7 @@ from navia.cli import completion
 from navia.cli.terminal import JsonOption, console, errors, folder_to_write, print_json
 
 if TYPE_CHECKING:
-    from navia.data.corrupt_tree import Summary
-    from navia.data.corrupt_tree.workers import Progress
+    from navia.data.corrupt_tree import Progress, Summary
 
 
 def corrupt(
@@ -37,25 +36,25 @@ def corrupt(
     skip_unreadable: Annotated[bool, typer.Option("--skip-unreadable", help="Leave out what cannot be read.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a tree like that of ImageNet-C. When stopped, the same command goes on from there."""
+    """Write a tree like that of ImageNet-C. If interrupted, the same command continues from there."""
     out = folder_to_write(out)
     try:
         from navia.data.corrupt_tree import write_corrupted
 
         with _progress() as progress:
             summary = write_corrupted(
-                images, out, corruptions=_wanted(corruption, extra), severities=severity or range(1, 6), seed=seed,
-                size=size, resize=resize, as_is=as_is, limit=limit, skip_unreadable=skip_unreadable, progress=progress,
-                workers=_half_of_the_cores() if workers is None else workers,
+                images, out, corruptions=_select_corruptions(corruption, extra), severities=severity or range(1, 6),
+                seed=seed, size=size, resize=resize, as_is=as_is, limit=limit, skip_unreadable=skip_unreadable,
+                workers=_half_of_the_cores() if workers is None else workers, progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt as interrupt:
         how_far = str(interrupt) or "nothing was written"
         errors.print(f"navia: interrupted: {how_far}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    _say(summary, out, as_json)
+    _print_summary(summary, out, as_json)
 
 
-def _wanted(corruptions: list[str] | None, extra: bool) -> list[str]:
+def _select_corruptions(corruptions: list[str] | None, extra: bool) -> list[str]:
     from navia.data.corruptions import CORRUPTIONS, names
 
     return [*(corruptions or names()), *(CORRUPTIONS["extra"] if extra else ())]
@@ -68,7 +67,7 @@ def _half_of_the_cores() -> int:
 @contextmanager
 def _progress() -> Iterator["Progress"]:
     if not errors.is_terminal:
-        yield _Lines()
+        yield _LogProgress()
         return
     columns = (TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=errors, transient=True) as bar:
@@ -76,7 +75,7 @@ def _progress() -> Iterator["Progress"]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-class _Lines:
+class _LogProgress:
     """A line every tenth of the way, for logs."""
 
     def __init__(self) -> None:
@@ -95,7 +94,7 @@ class _Lines:
         errors.print(f"{done} of {total} files{left}", markup=False, highlight=False)
 
 
-def _say(summary: "Summary", out: Path, as_json: bool) -> None:
+def _print_summary(summary: "Summary", out: Path, as_json: bool) -> None:
     for _, reason in summary.unreadable:
         errors.print(f"left out: {reason}", markup=False, highlight=False, soft_wrap=True)
     if as_json:

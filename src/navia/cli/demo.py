@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from navia.bench.demo import Row
-    from navia.data.domain import Collection, Domain
-    from navia.data.open import Opened
+    from navia.data.sources import Domain, ImageSource, OpenedData
     from navia.models.base import ViT
 
 SHIFTS = ("gaussian_noise", "contrast", "brightness")  # those that need numpy alone
@@ -80,7 +79,7 @@ def demo(
     out = file_to_write(out, "navia-demo.html")
     vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
     source, opened = _pictures(images, vit)
-    clean, classes = opened.domains[0].collection, opened.classes
+    clean, classes = opened.domains[0].images, opened.classes
     domains = _shifts(clean, corruption or SHIFTS, severity)
     shown = min(count, len(clean))
     steps = len(domains) * len(PLAIN) * -(-shown // batch)
@@ -115,20 +114,20 @@ def demo(
         console.print(f"{sentence}\n    {command}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _pictures(images: str, vit: "ViT") -> "tuple[Tensor, Opened]":
+def _pictures(images: str, vit: "ViT") -> "tuple[Tensor, OpenedData]":
     """Clean source images as a tensor, and the labelled rest that the shifts are made from."""
-    from navia.data.open import leave_out_source, open_domains
+    from navia.data.sources import leave_out_source, open_domains
     from navia.models.labels import class_names
 
     opened = open_domains(images, vit.num_classes, class_names(vit))
-    if len(opened.domains) > 1 or opened.domains[0].collection.labels is None:
+    if len(opened.domains) > 1 or opened.domains[0].images.labels is None:
         raise InputError(f"the demo needs clean images in class folders, and {images!r} is {opened.kind!r}")
     opened, clean = leave_out_source(opened)
-    return clean.tensors(range(len(clean.collection)), vit.preprocessing), opened
+    return clean.tensors(range(len(clean.images)), vit.preprocessing), opened
 
 
-def _shifts(clean: "Collection", corruptions: Sequence[str], severity: int) -> "list[Domain]":
-    from navia.data.domain import corrupted
+def _shifts(clean: "ImageSource", corruptions: Sequence[str], severity: int) -> "list[Domain]":
+    from navia.data.sources import corrupted
 
     return corrupted(clean, corruptions, severity)
 
@@ -189,7 +188,7 @@ def _next_steps(model: str, images: str) -> list[tuple[str, str]]:
 
 
 def _page(
-    vit: "ViT", rows: "Sequence[Row]", domains: "Sequence[Domain]", opened: "Opened",
+    vit: "ViT", rows: "Sequence[Row]", domains: "Sequence[Domain]", opened: "OpenedData",
     images: int, batch: int, seed: int, next_steps: Sequence[tuple[str, str]],
 ) -> str:  # fmt: skip
     from navia.report.demo_page import demo_page

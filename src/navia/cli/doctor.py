@@ -43,7 +43,7 @@ def doctor(
 def _report(diagnosis: "Diagnosis") -> None:
     _line(f"{diagnosis.root}: {diagnosis.title} ({diagnosis.kind})", "bold")
     if diagnosis.images:
-        _line(f"  {_counted(diagnosis)}")
+        _line(f"  {_describe_counts(diagnosis)}")
     if diagnosis.per_class:
         per = diagnosis.per_class
         _line(f"  images per class: {per.smallest:,} to {per.largest:,}, median {per.median:g}")
@@ -51,7 +51,9 @@ def _report(diagnosis: "Diagnosis") -> None:
             more = f" and {len(per.odd) - 5:,} more" if len(per.odd) > 5 else ""
             _line(f"  standing out: {', '.join(per.odd[:5])}{more}")
     if diagnosis.sizes:
-        small, large, common = (f"{w}x{h}" for w, h in _three_sizes(diagnosis))
+        small, large, common = (
+            f"{w}x{h}" for w, h in (diagnosis.sizes.smallest, diagnosis.sizes.largest, diagnosis.sizes.common)
+        )
         share = f"{diagnosis.sizes.common_count:,} of {diagnosis.examined:,} examined"
         _line(f"  sizes: {small} to {large} px, most often {common} ({share})")
     for finding in diagnosis.findings:
@@ -64,17 +66,12 @@ def _report(diagnosis: "Diagnosis") -> None:
         _line(f"  {command}", "green")
 
 
-def _counted(diagnosis: "Diagnosis") -> str:
+def _describe_counts(diagnosis: "Diagnosis") -> str:
     parts = f" in {len(diagnosis.parts)} parts" if len(diagnosis.parts) > 1 else ""
     classes = f", {diagnosis.classes:,} classes" if diagnosis.classes else ", no class folders"
     return f"{diagnosis.images:,} images{parts}{classes}"
 
 
-def _three_sizes(diagnosis: "Diagnosis") -> tuple[tuple[int, int], ...]:
-    assert diagnosis.sizes is not None
-    return diagnosis.sizes.smallest, diagnosis.sizes.largest, diagnosis.sizes.common
-
-
 def _line(text: str, style: str = "") -> None:
-    """As it is: no markup in file names, and no break within a command that may be copied."""
+    """Print without markup in file names and without line breaks in commands."""
     console.print(Text(text, style), soft_wrap=True)

@@ -84,23 +84,23 @@ def _images(
     import numpy as np
     import torch
 
-    from navia.data.open import leave_out_source, open_domains, open_source
+    from navia.data.sources import leave_out_source, open_domains, open_source
     from navia.models.labels import class_names
 
     names = class_names(vit)
     opened = open_domains(images, vit.num_classes, names, corruptions=[corruption] if corruption else (), severity=severity)
     if source is not None:
-        clean = open_source(source, fewer=True)
+        clean = open_source(source, allow_fewer=True)
     elif corruption is None and images != "embedded":
         raise InputError("these images are the target: give clean ones with --source, or a --corruption to shift them with")
     else:
         opened, clean = leave_out_source(opened)
     domain = opened.domains[0]
-    target = np.random.default_rng(0).permutation(len(domain.collection))[: 2 * count]
+    target = np.random.default_rng(0).permutation(len(domain.images))[: 2 * count]
     if len(target) < 32:
         raise InputError(f"explaining needs at least 32 images besides the source, {images!r} leaves {len(target)}")
     labels = torch.tensor([domain.label(int(i)) for i in target])
-    tensors = (clean.tensors(range(len(clean.collection)), vit.preprocessing), domain.tensors(target, vit.preprocessing))
+    tensors = (clean.tensors(range(len(clean.images)), vit.preprocessing), domain.tensors(target, vit.preprocessing))
     return *tensors, None if bool((labels < 0).any()) else labels, opened.classes
 
 

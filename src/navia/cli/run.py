@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from navia.bench.predictions import Predictions, Score
     from navia.bench.predictions import Progress as RunProgress
     from navia.data.loader import Batch, Loader
-    from navia.data.open import Opened
+    from navia.data.sources import OpenedData
     from navia.integrations.loggers import Callbacks
     from navia.models.base import ViT
 
@@ -146,7 +146,7 @@ def run(
     if rank and loader is not None:  # the first process writes; the others take part
         _take_part(adapter, loader)
         return
-    labelled = opened is not None and any(domain.collection.labels is not None for domain in opened.domains)
+    labelled = opened is not None and any(domain.images.labels is not None for domain in opened.domains)
     with Predictions(out, settings, shown, every, labelled).begin(adapter, restart) as predictions:
         if loader is None:
             batches: Iterable[Batch] = _arriving(images, vit, predictions, batch, wait, idle)
@@ -200,28 +200,28 @@ def _settings(asked: str, used: str, precision: str, **given: Any) -> dict[str, 
     return said | ({} if precision == "float32" else {"precision": precision})
 
 
-def _open(images: str, vit: "ViT", names: Any, corruption: list[str] | None, severity: int) -> "Opened":
-    from navia.data.open import open_domains
+def _open(images: str, vit: "ViT", names: Any, corruption: list[str] | None, severity: int) -> "OpenedData":
+    from navia.data.sources import open_domains
 
     return open_domains(images, vit.num_classes, names, corruptions=corruption or (), severity=severity)
 
 
 def _loader(
-    opened: "Opened", vit: "ViT", stream: str, order: str, label_shift: float | None, limit: int | None,
+    opened: "OpenedData", vit: "ViT", stream: str, order: str, label_shift: float | None, limit: int | None,
     batch: int, workers: int | None, skip_unreadable: bool, together: bool,
 ) -> "Loader":  # fmt: skip
-    from navia.bench.distributed import ShareOfProcess
+    from navia.bench.distributed import ProcessShard
     from navia.data.loader import Loader
     from navia.data.streams import make_stream
 
     if order not in ("auto", "names") and not order.isdecimal():
         raise SpecError(f"--order is auto, names or a number, not {order!r}")
-    sorted_by_class = opened.domains[0].collection.labels is not None
+    sorted_by_class = opened.domains[0].images.labels is not None
     seed = (0 if sorted_by_class else None) if order == "auto" else None if order == "names" else int(order)
     made = make_stream(opened.domains, stream, seed=seed, limit=limit, concentration=label_shift)
     workers = min(4, (os.cpu_count() or 2) // 2) if workers is None else workers
-    share = ShareOfProcess() if together else None
-    return Loader(made, vit.preprocessing, batch, workers, skip_unreadable=skip_unreadable, share=share)
+    share = ProcessShard() if together else None
+    return Loader(made, vit.preprocessing, batch, workers, skip_unreadable=skip_unreadable, shard=share)
 
 
 def _take_part(adapter: "Adapter", loader: "Loader") -> None:
@@ -236,11 +236,11 @@ def _take_part(adapter: "Adapter", loader: "Loader") -> None:
 def _arriving(
     images: str, vit: "ViT", predictions: "Predictions", batch: int, wait: float, idle: float | None
 ) -> "Iterator[Batch]":
-    from navia.data.watch import arriving
+    from navia.data.watch import watch_batches
 
     progress = predictions.progress
     seen = [*predictions.names(), *(name for name, _ in progress.unreadable)]
-    return arriving(
+    return watch_batches(
         Path(images), vit.preprocessing, batch, seen=seen, first=progress.batches, unreadable=progress.unreadable,
         wait=wait, idle=idle,
     )  # fmt: skip

@@ -35,7 +35,7 @@ def tokens(
     """Draw a picture beside the groups that its patches were merged into (grey: dropped)."""
     from PIL import Image
 
-    from navia.data.folder import open_image
+    from navia.data.preprocessing import open_image
     from navia.reduction import parse
     from navia.report.groups import draw
 

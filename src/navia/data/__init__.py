@@ -1,4 +1,4 @@
-"""image -> batch: preprocessing, folders, corruptions, streams."""
+"""Images -> batches: preprocessing, sources, layouts, corruptions, streams, loader."""
 
 SOURCE_IMAGES = 64
-"""Clean images from which source statistics are measured, by default everywhere: as many as in the paper."""
+"""Default number of clean images for source statistics, as in the paper."""

@@ -1,7 +1,4 @@
-"""ImageNet's 1000 classes and the 200 of ImageNet-R and ImageNet-A, from the lists that timm carries.
-
-The files are read where they lie; timm itself, and torchvision with it, is not imported.
-"""
+"""ImageNet's 1000 classes and the 200 of ImageNet-R and ImageNet-A, from timm's lists; timm itself is not imported."""
 
 import importlib.util
 import re
@@ -10,11 +7,8 @@ from pathlib import Path
 
 from navia.errors import NaviaError
 
-WNID = re.compile(r"n\d{8}")
-"""A WordNet identifier: what the class folders of ImageNet are called."""
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of its pixels in [0, 1], per channel: what most models normalise by."""
+WNID = re.compile(r"n\d{8}")  # WordNet identifier: name of ImageNet's class folders
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of its pixels in [0, 1] per channel
 
 
 @cache

@@ -1,26 +1,57 @@
-"""The way from a picture to the tensor that a model was trained on: resize, crop, scale, normalise."""
+"""Image files -> normalised tensors as the model was trained on: decode, resize, crop, normalise."""
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from navia.data.folder import open_image
 from navia.errors import InputError
 
+MAX_PIXELS = 100_000_000  # a decoded image of this size takes 0.3 GB
 _PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 ImageLike = Image.Image | np.ndarray | Tensor | str | Path
 
 
+def open_image(path: str | Path) -> Image.Image:
+    """Decode an image file and apply its EXIF orientation; an InputError names the file."""
+    try:
+        with open(path, "rb") as file:
+            return decode(file, f"image {str(path)!r}")
+    except FileNotFoundError:
+        raise InputError(f"no image file {str(path)!r}") from None
+    except OSError as error:
+        raise InputError(f"cannot read image {str(path)!r}: {error}") from error
+
+
+def decode(
+    file: IO[bytes], name: str, *, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
+) -> Image.Image:
+    """Decode the (first) image of an open file. formats: names of Pillow's formats that are allowed; None: all."""
+    try:
+        with Image.open(file, formats=formats) as image:
+            if image.width * image.height > max_pixels:
+                raise InputError(f"{name} is too large to decode: {image.width}x{image.height} px")
+            image.load()
+            return ImageOps.exif_transpose(image)
+    except InputError:
+        raise
+    except UnidentifiedImageError as error:  # Pillow's message names an object in memory
+        raise InputError(f"cannot read {name}: unknown image format") from error
+    except Image.DecompressionBombError as error:
+        raise InputError(f"{name} is too large to decode") from error
+    except (OSError, SyntaxError, ValueError) as error:  # ValueError: damaged PPM, PNG, TIFF
+        raise InputError(f"cannot read {name}: {error}") from error
+
+
 def as_pillow(image: ImageLike) -> Image.Image:
-    """A Pillow image as it is, of a file, or of pixels in uint8: an array [H, W] or [H, W, C], a tensor [C, H, W]."""
+    """Convert to a Pillow image: a path, or uint8 pixels as an array [H, W] or [H, W, C] or a tensor [C, H, W]."""
     if isinstance(image, Image.Image):
         return image
     if isinstance(image, str | Path):
@@ -30,8 +61,8 @@ def as_pillow(image: ImageLike) -> Image.Image:
         pixels = image if isinstance(image, np.ndarray) else image.detach().cpu().numpy()
         if isinstance(image, Tensor) and image.dim() == 3:
             pixels = pixels.transpose(1, 2, 0)
-        flat = pixels.ndim == 2 and isinstance(image, np.ndarray)
-        if pixels.dtype == np.uint8 and pixels.size and (flat or (pixels.ndim == 3 and pixels.shape[2] in _PILLOW_MODES)):
+        grey = pixels.ndim == 2 and isinstance(image, np.ndarray)
+        if pixels.dtype == np.uint8 and pixels.size and (grey or (pixels.ndim == 3 and pixels.shape[2] in _PILLOW_MODES)):
             return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
         kind = "an array" if isinstance(image, np.ndarray) else "a tensor"
         got = f"{kind} of {image.dtype} and shape {tuple(image.shape)}"
@@ -42,9 +73,20 @@ def as_pillow(image: ImageLike) -> Image.Image:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """size: (height, width) that the model sees. resize: the shorter side's length before the centre crop, an exact
-    (height, width), or None for a crop only. origin: where these values come from, for reports. floor_crop: half pixels
-    of the crop's margin are cut off, as transformers does; otherwise they go to the even side, as torchvision does."""
+    """Resize, centre crop and normalise images for one model.
+
+    Args:
+        size: (height, width) of the model's input.
+        mean: Mean per channel (1, 3 or 4 channels) of pixels in [0, 1].
+        std: Standard deviation per channel.
+        resize: Length of the shorter side before the crop, an exact (height, width), or None for a crop only.
+        interpolation: nearest, bilinear, bicubic or lanczos.
+        origin: Where these values come from, for reports.
+        floor_crop: Round half pixels of the crop's margin down (transformers); otherwise to even (torchvision).
+
+    Example:
+        >>> images = vit.preprocessing.batch(["cat.jpg", "dog.jpg"])      # [2, 3, 224, 224]
+    """
 
     size: tuple[int, int]
     mean: tuple[float, ...]
@@ -64,27 +106,26 @@ class Preprocessing:
             raise InputError("preprocessing needs positive sizes and positive standard deviations")
 
     def __call__(self, image: ImageLike) -> Tensor:
-        """Image -> normalised float tensor [C, H, W]."""
+        """Return the normalised float tensor [C, H, W] of an image."""
         return self.normalise(self.crop(image))
 
     def normalise(self, cropped: Image.Image | np.ndarray) -> Tensor:
-        """A picture that was cropped already (or its pixels, uint8) -> normalised float tensor [C, H, W]."""
+        """Normalise an image (or its uint8 pixels) that is cropped already, to a float tensor [C, H, W]."""
         pixels = np.asarray(cropped, dtype=np.float32).reshape(*self.size, len(self.mean)) / np.float32(255)
         normalised = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32))
 
     def batch(self, images: Iterable[ImageLike]) -> Tensor:
-        """Images -> [B, C, H, W]. Each is a Pillow image, the path of a file, or its pixels in uint8: an array [H, W],
-        [H, W, C] or a tensor [C, H, W]."""
+        """Return a batch [B, C, H, W] of images: Pillow images, paths, or uint8 pixels (see `as_pillow`)."""
         if isinstance(images, str | Path | Image.Image):
-            raise InputError(f"a batch is made from a list of images, got one {type(images).__name__}")
+            raise InputError(f"a batch needs a list of images, got one {type(images).__name__}")
         tensors = [self(image) for image in images]
         if not tensors:
-            raise InputError("a batch is made from a list of images, got an empty one")
+            raise InputError("a batch needs a list of images, got an empty one")
         return torch.stack(tensors)
 
     def crop(self, image: ImageLike) -> Image.Image:
-        """The image as the model sees it, before scaling and normalisation."""
+        """Resize and crop an image; the result is not normalised yet."""
         image = as_pillow(image).convert(_PILLOW_MODES[len(self.mean)])
         if self.resize is not None:
             image = image.resize(self._resized(image), Image.Resampling[self.interpolation.upper()])
@@ -99,45 +140,36 @@ class Preprocessing:
         return image.crop((left, top, left + width, top + height))
 
     def value_range(self, margin: float = 0.0) -> tuple[float, float]:
-        """Smallest and largest normalised value of pixels from -margin to 1 + margin, black being 0 and white 1."""
-        channels = list(zip(self.mean, self.std, strict=True))
-        return min((-margin - mean) / std for mean, std in channels), max(
-            (1 + margin - mean) / std for mean, std in channels
-        )
+        """Smallest and largest normalised value of pixels in [-margin, 1 + margin]."""
+        mean, std = np.array(self.mean), np.array(self.std)
+        return float(((-margin - mean) / std).min()), float(((1 + margin - mean) / std).max())
 
     def denormalise(self, images: Tensor) -> Tensor:
-        """Normalised [..., C, H, W] -> [0, 1], the inverse of the last step."""
+        """Map normalised images [..., C, H, W] back to [0, 1]."""
         mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]
         std = torch.tensor(self.std, dtype=images.dtype, device=images.device)[:, None, None]
         return images * std + mean
 
     def crop_only(self) -> "Preprocessing":
-        """For pictures that are already resized, such as the files of ImageNet-C."""
+        """Return the same without the resize, for images that are resized already (ImageNet-C)."""
         return replace(self, resize=None, origin=f"{self.origin}, crop only")
 
     def describe(self) -> str:
-        if self.resize is None:
-            steps = ""
-        elif isinstance(self.resize, int):
-            steps = f"shorter side to {self.resize} px ({self.interpolation}), "
-        else:
-            steps = f"resize to {self.resize[1]}x{self.resize[0]} px ({self.interpolation}), "
+        """One line for reports."""
+        steps = ""
+        if self.resize is not None:
+            size = self.resize
+            to = f"shorter side to {size}" if isinstance(size, int) else f"resize to {size[1]}x{size[0]}"
+            steps = f"{to} px ({self.interpolation}), "
         mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (self.mean, self.std))
         return f"{steps}centre crop {self.size[1]}x{self.size[0]}, mean ({mean}), std ({std}) [{self.origin}]"
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "size": list(self.size),
-            "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize,
-            "interpolation": self.interpolation,
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "origin": self.origin,
-            "floor_crop": self.floor_crop,
-        }
+        """Fields as JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def _resized(self, image: Image.Image) -> tuple[int, int]:
-        """(width, height) after the resize; the longer side is truncated as torchvision does."""
+        """(width, height) after the resize; the longer side is rounded down, as in torchvision."""
         if isinstance(self.resize, tuple):
             return self.resize[1], self.resize[0]
         assert self.resize is not None

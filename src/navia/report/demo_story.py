@@ -6,7 +6,7 @@ import torch
 
 from navia import __version__
 from navia.bench.demo import Row
-from navia.data.domain import Domain
+from navia.data.sources import Domain
 from navia.data.streams import make_stream
 from navia.models.base import ViT
 from navia.report.demo_page import DemoRow, DemoStory, answers
@@ -58,9 +58,9 @@ def _shares(right: torch.Tensor, batch: int) -> list[float]:
 
 
 def _clean_examples(vit: ViT, domain: Domain, shots: Sequence[int], names: Sequence[str] | None) -> PictureRow:
-    clean = Domain("clean", domain.collection)
+    clean = Domain("clean", domain.images)
     called = [_name(domain.label(position), names) for position in shots]
-    return PictureRow("clean", [clean.picture(position, vit.preprocessing) for position in shots], called)
+    return PictureRow("clean", [clean.pixels(position, vit.preprocessing) for position in shots], called)
 
 
 def _examples(
@@ -70,12 +70,12 @@ def _examples(
     plain, adapted = (row.answers[domain.name][-len(shots) :].tolist() for row in (rows[0], rows[-1]))
     told = zip((domain.label(position) for position in shots), plain, adapted, strict=True)
     captions = [answers(*(_name(label, names) for label in labels)) for labels in told]
-    return PictureRow(readable(domain.name), [domain.picture(position, vit.preprocessing) for position in shots], captions)
+    return PictureRow(readable(domain.name), [domain.pixels(position, vit.preprocessing) for position in shots], captions)
 
 
 def _last_shots(domain: Domain, seed: int, images: int) -> list[int]:
     """The last pictures of the stream, when adaptation has had its time; the same ones in every domain."""
-    shots = make_stream([domain], seed=seed, limit=images).stretches[0].shots[-SHOWN:, 1]
+    shots = make_stream([domain], seed=seed, limit=images).segments[0].indices[-SHOWN:, 1]
     return [int(position) for position in shots]
 
 

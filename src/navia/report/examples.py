@@ -9,9 +9,8 @@ import numpy as np
 from PIL import Image
 
 from navia.data import imagenet, sample
-from navia.data.domain import Collection, Domain
-from navia.data.open import open_domains
 from navia.data.preprocessing import Preprocessing
+from navia.data.sources import Domain, ImageSource, open_domains
 from navia.errors import NaviaError
 from navia.report.page import PictureRow
 from navia.report.results import Results, Table
@@ -55,7 +54,7 @@ def _examples_of(table: Table, before: str) -> list[PictureRow]:
     parts = {name if made else _part(name, protocol["severity"], opened.domains) for name in wanted}
     domains = [domain for domain in opened.domains if domain.name in parts] or list(opened.domains[:1])
     preprocessing = seen_as(str(protocol["preprocessing"]))
-    clean = [Domain("clean", domains[0].collection)] if made else []
+    clean = [Domain("clean", domains[0].images)] if made else []
     return [_picture_row(domain, preprocessing, names, before) for domain in (*clean, *domains)]
 
 
@@ -66,14 +65,14 @@ def _part(domain: str, severity: int, found: Sequence[Domain]) -> str:
 
 
 def _picture_row(domain: Domain, preprocessing: Preprocessing, names: Sequence[str] | None, before: str) -> PictureRow:
-    positions = _some(domain.collection)
-    images = [_thumbnail(domain.picture(i, preprocessing)) for i in positions]
+    positions = _some(domain.images)
+    images = [_thumbnail(domain.pixels(i, preprocessing)) for i in positions]
     labels = [domain.label(i) for i in positions]
     captions = [names[label] if names and 0 <= label < len(names) else "" for label in labels]
     return PictureRow(f"{before}{readable(domain.name)}", images, captions)
 
 
-def _some(collection: Collection) -> list[int]:
+def _some(collection: ImageSource) -> list[int]:
     return [int(i) for i in np.random.default_rng(0).permutation(len(collection))[:EXAMPLES]]
 
 

@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from navia.data.folder import decode
-from navia.data.preprocessing import Preprocessing
+from navia.data.preprocessing import Preprocessing, decode
 from navia.errors import InputError
 from navia.serve.settings import Limits
 
@@ -26,7 +25,7 @@ def read_picture(data: bytes, preprocessing: Preprocessing, limits: Limits) -> T
         raise InputError("the image is empty")
     if data.startswith(_MAGIC):
         return _from_array(_array(data), preprocessing, limits)
-    picture = decode(io.BytesIO(data), "the image", most_pixels=limits.pixels, formats=FORMATS)
+    picture = decode(io.BytesIO(data), "the image", max_pixels=limits.pixels, formats=FORMATS)
     return _from_picture(picture, preprocessing, limits)
 
 

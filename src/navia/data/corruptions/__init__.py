@@ -1,15 +1,11 @@
 """The 15 corruptions of ImageNet-C and its 4 extra ones, at severities 1 to 5, reproducible image by image.
 
 Definition: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
-ICLR 2019, in the 224 px version of the published data. A 224 px image gets the pixels that the authors' own code gives
-for the same legacy numpy seed, but for motion blur and snow: their streaks came out of ImageMagick, and follow the
-numpy re-implementation of the `imagecorruptions` package here. At other sizes every length in pixels stays as
-published, as in that package; only the elastic transform, senseless otherwise, scales with the shorter side.
-The published files were saved as JPEG of quality 85 after corruption; that last step is the caller's.
-
-    corrupt(image, "fog", 3, seed=7)        uint8 in, uint8 out, same shape
-
-numpy is all that is imported up front: scipy, cv2 and Pillow are loaded by the corruptions that use them.
+ICLR 2019, in the 224 px version of the published data. A 224 px image gets the pixels of the authors' own code for the
+same legacy numpy seed, except for motion blur and snow: the authors used ImageMagick, these follow the numpy version of the
+`imagecorruptions` package. At other sizes every length in pixels stays as published, as in that package; only the elastic
+transform scales with the shorter side. The published files were saved as JPEG of quality 85 afterwards; that step is left
+to the caller. scipy, cv2 and Pillow are imported only by the corruptions that use them.
 """
 
 import zlib
@@ -23,64 +19,51 @@ from navia.data.corruptions import blur, digital, noise, weather
 from navia.errors import InputError, NaviaError, known_names
 from navia.io import to_bytes
 
-__all__ = ["CORRUPTIONS", "SMALLEST_SIDE", "corrupt", "names", "seed_of"]
+__all__ = ["CORRUPTIONS", "MIN_SIDE", "corrupt", "corruption_seed", "names"]
 
-SMALLEST_SIDE = 28
+MIN_SIDE = 28
 
 Corruption = Callable[[NDArray[np.uint8], int, np.random.RandomState], NDArray[Any]]
 
-_FUNCTIONS: dict[str, dict[str, Corruption]] = {
-    "noise": {
-        "gaussian_noise": noise.gaussian_noise,
-        "shot_noise": noise.shot_noise,
-        "impulse_noise": noise.impulse_noise,
-    },
-    "blur": {
-        "defocus_blur": blur.defocus_blur,
-        "glass_blur": blur.glass_blur,
-        "motion_blur": blur.motion_blur,
-        "zoom_blur": blur.zoom_blur,
-    },
-    "weather": {
-        "snow": weather.snow,
-        "frost": weather.frost,
-        "fog": weather.fog,
-        "brightness": weather.brightness,
-    },
-    "digital": {
-        "contrast": digital.contrast,
-        "elastic_transform": digital.elastic_transform,
-        "pixelate": digital.pixelate,
-        "jpeg_compression": digital.jpeg_compression,
-    },
-    "extra": {
-        "speckle_noise": noise.speckle_noise,
-        "gaussian_blur": blur.gaussian_blur,
-        "spatter": weather.spatter,
-        "saturate": digital.saturate,
-    },
+_FUNCTIONS: dict[str, tuple[Corruption, ...]] = {
+    "noise": (noise.gaussian_noise, noise.shot_noise, noise.impulse_noise),
+    "blur": (blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur),
+    "weather": (weather.snow, weather.frost, weather.fog, weather.brightness),
+    "digital": (digital.contrast, digital.elastic_transform, digital.pixelate, digital.jpeg_compression),
+    "extra": (noise.speckle_noise, blur.gaussian_blur, weather.spatter, digital.saturate),
 }
-_BY_NAME = {name: function for group in _FUNCTIONS.values() for name, function in group.items()}
+_BY_NAME = {function.__name__: function for members in _FUNCTIONS.values() for function in members}
 
-CORRUPTIONS: dict[str, tuple[str, ...]] = {group: tuple(members) for group, members in _FUNCTIONS.items()}
+CORRUPTIONS: dict[str, tuple[str, ...]] = {
+    group: tuple(function.__name__ for function in members) for group, members in _FUNCTIONS.items()
+}
 """Names by group, in the order of the paper."""
 
 
 def names(*, extra: bool = False) -> tuple[str, ...]:
-    """The 15 names in the order of the paper; with `extra` the 4 held-out ones after them."""
+    """Names of the 15 corruptions in the order of the paper; extra: also the 4 extra ones."""
     return tuple(name for group, members in CORRUPTIONS.items() if extra or group != "extra" for name in members)
 
 
-def seed_of(picture: str, name: str, severity: int, seed: int = 0) -> int:
-    """The seed of one picture's corruption: depends on what the picture is called, not on when or by whom it is made."""
-    return zlib.crc32(to_bytes(f"{seed}/{name}/{severity}/{picture}"))
+def corruption_seed(image: str, name: str, severity: int, seed: int = 0) -> int:
+    """Seed of one image's corruption, from the image's name: the same in every order and process."""
+    return zlib.crc32(to_bytes(f"{seed}/{name}/{severity}/{image}"))
 
 
 def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | np.random.Generator) -> NDArray[np.uint8]:
-    """The image after one corruption: same shape, uint8; the input and the global random state stay as they are.
+    """Apply one corruption. The input and the global random state are not changed.
 
-    image     H x W x 3 RGB, H x W x 1 or H x W grey, uint8, both sides at least 28 px
-    seed      an int gives the same pixels every time; a Generator gives up one number per call
+    Args:
+        image: uint8 [H, W, 3], [H, W, 1] or [H, W], both sides at least 28 px.
+        name: One of `names(extra=True)`.
+        severity: 1 to 5.
+        seed: An int gives the same pixels every time; a Generator is advanced by one number.
+
+    Returns:
+        uint8 array of the same shape.
+
+    Example:
+        >>> foggy = corrupt(image, "fog", 3, seed=7)
     """
     function = _BY_NAME.get(name)
     if function is None:
@@ -92,7 +75,7 @@ def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | n
         corrupted = function(pixels, int(severity), _random_state(seed))
     except ModuleNotFoundError as missing:
         raise NaviaError(f"{name} needs {missing.name}, not installed here: pip install 'navia[bench]'") from missing
-    # Cut, not rounded: so were the published files.
+    # Truncated, not rounded, like the published files.
     return corrupted.astype(np.uint8, copy=False).reshape(image.shape)
 
 
@@ -103,8 +86,8 @@ def _as_channels_last(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (1, 3)):
         raise InputError(f"image must have shape (H, W), (H, W, 1) or (H, W, 3), not {image.shape}")
     height, width = image.shape[:2]
-    if min(height, width) < SMALLEST_SIDE:
-        raise InputError(f"image must be at least {SMALLEST_SIDE} px on each side, not {height} x {width}")
+    if min(height, width) < MIN_SIDE:
+        raise InputError(f"image must be at least {MIN_SIDE} px on each side, not {height} x {width}")
     return np.ascontiguousarray(image).reshape(height, width, -1)
 
 
@@ -113,5 +96,5 @@ def _random_state(seed: int | np.random.Generator) -> np.random.RandomState:
         seed = int(seed.integers(2**32))
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
         raise InputError(f"seed must be an integer from 0 to 2**32 - 1 or a numpy Generator, not {seed!r}")
-    # The legacy stream is what the published code drew from; a Generator would give other pixels for equal seeds.
+    # The published code used the legacy generator; another one would give other pixels for equal seeds.
     return np.random.RandomState(int(seed))

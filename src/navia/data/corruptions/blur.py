@@ -1,4 +1,4 @@
-"""Blurs: what optics and movement smear. Corruptions take uint8 H x W x C and give floats on the 0..255 scale."""
+"""Blurs. Corruptions take uint8 [H, W, C] and return floats in 0..255."""
 
 import math
 from functools import lru_cache
@@ -38,38 +38,37 @@ def defocus_blur(image: NDArray[np.uint8], severity: int, rng: np.random.RandomS
 
 
 def glass_blur(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
-    """Frosted glass: pixels wander to near places, between two soft blurs."""
+    """Frosted glass: pixels are moved to near places, between two soft blurs."""
     sigma, reach, rounds = ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2))[severity - 1]
     height, width, channels = image.shape
     softened = (gaussian(image / 255.0, sigma) * 255).astype(np.uint8)
-    order = wander(height, width, reach, rounds, rng)
-    wandered = softened.reshape(-1, channels)[order].reshape(image.shape)
-    return to_levels(gaussian(wandered / 255.0, sigma))
+    order = displaced_pixels(height, width, reach, rounds, rng)
+    displaced = softened.reshape(-1, channels)[order].reshape(image.shape)
+    return to_levels(gaussian(displaced / 255.0, sigma))
 
 
-def wander(height: int, width: int, reach: int, rounds: int, rng: np.random.RandomState) -> NDArray[np.int64]:
-    """For each pixel (flat index) the pixel whose colour it shows after the walk of the glass blur.
+def displaced_pixels(height: int, width: int, reach: int, rounds: int, rng: np.random.RandomState) -> NDArray[np.int64]:
+    """For each pixel (flat index) the index of the pixel whose colour it shows after the glass blur.
 
-    The published loop goes backwards over the pixels and means to swap each with a random neighbour. Its assignment is
-    between views of one array, so the first half overwrites what the second half reads: in effect the pixel takes the
-    colour of its neighbour and the neighbour keeps it. That copy is the definition, for it made the published images.
+    The published loop goes backwards over the pixels and intends to swap each with a random neighbour. It assigns between
+    views of one array, so that in effect the pixel takes the colour of its neighbour and the neighbour keeps it. That copy
+    is the definition, because it made the published images.
 
-    A neighbour which the walk has passed (higher index) shows its new colour, any other its old one. So each pixel
-    points either to the new state of another pixel or to an old state, and following the pointers, twice as far with
-    each gather, takes the place of the loop.
+    A neighbour that was visited before (higher index) shows its new colour, any other its old one. So each pixel points to
+    the new or to the old state of another pixel. Following the pointers, twice as far with each gather, replaces the loop.
     """
     n = height * width
     rows, columns = np.arange(height - reach, reach, -1), np.arange(width - reach, reach, -1)
-    walk = (rows[:, None] * width + columns).ravel()
-    passed = np.zeros(n, dtype=bool)
-    passed[walk] = True
+    visits = (rows[:, None] * width + columns).ravel()
+    visited = np.zeros(n, dtype=bool)
+    visited[visits] = True
     order = np.arange(n)
     for _ in range(rounds):
-        step = rng.randint(-reach, reach, size=(walk.size, 2))  # (dx, dy) per pixel
-        source = walk + step[:, 1] * width + step[:, 0]
+        step = rng.randint(-reach, reach, size=(visits.size, 2))  # (dx, dy) per pixel
+        source = visits + step[:, 1] * width + step[:, 0]
         pointer = np.arange(2 * n)  # the upper half, n + i, is the old state of pixel i
         pointer[:n] += n
-        pointer[walk] = np.where((source > walk) & passed[source], source, source + n)
+        pointer[visits] = np.where((source > visits) & visited[source], source, source + n)
         while (pointer[:n] < n).any():
             pointer[:n] = pointer.take(pointer[:n])
         order = order[pointer[:n] - n]
@@ -85,9 +84,9 @@ def motion_blur(image: NDArray[np.uint8], severity: int, rng: np.random.RandomSt
 def streak(x: NDArray[Any], radius: int, sigma: float, angle: float) -> NDArray[np.float64]:
     """Blur H x W x C along a line: one side of a Gaussian, `angle` in degrees, edges repeated, whole-pixel steps.
 
-    Follows the `imagecorruptions` package, as ImageMagick (in the published data) is no dependency to ask for. Also
-    from there: a step as long as the image ends the line, and the rest of the weight is lost. Terms are added one by
-    one and in its order: an even area sums to its own level only up to the last bit, and the cut to uint8 shows it.
+    Follows the `imagecorruptions` package instead of ImageMagick (used for the published data). As there, a step as long as
+    the image ends the line, and the rest of the weight is lost. Terms are added one by one in its order, because the
+    last bit of a sum can change the truncated uint8 value.
     """
     height, width = x.shape[:2]
     at = np.arange(2 * radius + 1)
@@ -109,7 +108,7 @@ def streak(x: NDArray[Any], radius: int, sigma: float, angle: float) -> NDArray[
 
 
 def zoom_blur(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
-    """The camera rushes forward: the mean of the image and its enlargements."""
+    """Zooming camera: the mean of the image and its enlargements."""
     stop, step = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))[severity - 1]
     factors = np.arange(1, stop, step)
     x = (image / 255.0).astype(np.float32)
@@ -132,14 +131,14 @@ def centre_zoom(plane: NDArray[np.float64], factor: float, *, crop: bool = True)
     if factor == 1:
         return plane
     height, width = plane.shape
-    rows, columns = _stretch(height, factor, crop), _stretch(width, factor, crop)
+    rows, columns = _zoom_matrix(height, factor, crop), _zoom_matrix(width, factor, crop)
     zoomed: NDArray[np.float64] = (columns @ (rows @ plane).T).T
     return zoomed
 
 
 @lru_cache(maxsize=128)
-def _stretch(size: int, factor: float, crop: bool) -> Any:
-    """The enlargement along one axis as a sparse matrix: a row weighs the two places that the new one lies between."""
+def _zoom_matrix(size: int, factor: float, crop: bool) -> Any:
+    """Enlargement along one axis as a sparse matrix: each row weights the two nearest pixels."""
     from scipy.sparse import csr_matrix
 
     kept = math.ceil(size / factor)

@@ -1,4 +1,4 @@
-"""Digital: contrast, warping, coarse pixels, compression, saturation. uint8 H x W x C in, 0..255 out."""
+"""Digital corruptions. They take uint8 [H, W, C] and return values in 0..255."""
 
 from functools import lru_cache
 from io import BytesIO
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navia.data.corruptions import hsv
 from navia.data.corruptions.noise import to_levels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+Plane = NDArray[np.float64]
 
 
 def contrast(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -26,12 +27,12 @@ def contrast(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState
 
 
 def saturate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
-    """Paler at severities 1 and 2, gaudy from 3. Grey images have nothing to saturate."""
+    """Less saturated at severities 1 and 2, more from 3 on. Grey images are unchanged."""
     factor, more = ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2))[severity - 1]
     if image.shape[2] == 1:
         return image.copy()
-    hue, saturation, value = hsv.from_rgb(*np.moveaxis(image, 2, 0) / 255.0)
-    return to_levels(np.stack(hsv.to_rgb(hue, np.clip(saturation * factor + more, 0, 1), value), axis=2))
+    hue, saturation, value = rgb_to_hsv(*np.moveaxis(image, 2, 0) / 255.0)
+    return to_levels(np.stack(hsv_to_rgb(hue, np.clip(saturation * factor + more, 0, 1), value), axis=2))
 
 
 def pixelate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -39,7 +40,7 @@ def pixelate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState
 
     keep = (0.6, 0.5, 0.4, 0.3, 0.25)[severity - 1]
     height, width = image.shape[:2]
-    small = _picture(image).resize((int(width * keep), int(height * keep)), Resampling.BOX)
+    small = _as_pillow(image).resize((int(width * keep), int(height * keep)), Resampling.BOX)
     return np.asarray(small.resize((width, height), Resampling.BOX))
 
 
@@ -47,11 +48,11 @@ def jpeg_compression(image: NDArray[np.uint8], severity: int, rng: np.random.Ran
     from PIL import Image
 
     file = BytesIO()
-    _picture(image).save(file, "JPEG", quality=(25, 18, 15, 10, 7)[severity - 1])
+    _as_pillow(image).save(file, "JPEG", quality=(25, 18, 15, 10, 7)[severity - 1])
     return np.asarray(Image.open(file))
 
 
-def _picture(image: NDArray[np.uint8]) -> "Image":
+def _as_pillow(image: NDArray[np.uint8]) -> "Image":
     from PIL import Image
 
     return Image.fromarray(image if image.shape[2] == 3 else image[..., 0])
@@ -133,3 +134,35 @@ def _sample(x: NDArray[np.float32], rows: NDArray[np.float64], columns: NDArray[
         lower = plane.take(at + stride) * (1 - across) + plane.take(at + stride + 1) * across
         sampled[..., channel] = upper * (1 - down) + lower * down
     return sampled
+
+
+def rgb_to_hsv(red: Plane, green: Plane, blue: Plane) -> tuple[Plane, Plane, Plane]:
+    """Hue, saturation and value; every sum and quotient as in scikit-image."""
+    value = np.maximum(np.maximum(red, green), blue)
+    spread = value - np.minimum(np.minimum(red, green), blue)
+    # Grey pixels have no hue: any divisor but zero makes both quotients zero, which is the convention.
+    divisor = np.where(spread == 0, 1.0, spread)
+    saturation = spread / np.where(spread == 0, 1.0, value)
+    hue = np.where(green == value, 2.0 + (blue - red) / divisor, (green - blue) / divisor)
+    # Of several equal maxima the later channel decides.
+    np.copyto(hue, 4.0 + (red - green) / divisor, where=blue == value)
+    hue /= 6.0
+    hue += hue < 0
+    hue[spread == 0] = 0.0
+    return hue, saturation, value
+
+
+def hsv_to_rgb(hue: Plane, saturation: Plane, value: Plane) -> tuple[Plane, Plane, Plane]:
+    """The inverse of `rgb_to_hsv`."""
+    part = hue * 6
+    sector = np.floor(part)
+    part -= sector
+    sector[sector == 6] = 0
+    # Between the highest and the lowest channel lies one that rises in even sectors and falls in odd ones.
+    even = (sector == 0) | (sector == 2) | (sector == 4)
+    low = value * (1 - saturation)
+    middle = value * (1 - np.where(even, 1 - part, part) * saturation)
+    red = np.where((sector == 2) | (sector == 3), low, np.where((sector == 0) | (sector == 5), value, middle))
+    green = np.where(sector > 3, low, np.where((sector == 1) | (sector == 2), value, middle))
+    blue = np.where(sector < 2, low, np.where((sector == 3) | (sector == 4), value, middle))
+    return red, green, blue

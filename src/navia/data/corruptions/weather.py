@@ -1,4 +1,4 @@
-"""Weather: snow, frost, fog, spatter and too much sun. uint8 H x W x C in, floats on the 0..255 scale out."""
+"""Weather. Corruptions take uint8 [H, W, C] and return floats in 0..255."""
 
 from functools import lru_cache
 from importlib.resources import files
@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navia.data.corruptions import hsv
 from navia.data.corruptions.blur import centre_zoom, gaussian, streak
+from navia.data.corruptions.digital import hsv_to_rgb, rgb_to_hsv
 from navia.data.corruptions.noise import to_levels
 
 LUMA = (0.299, 0.587, 0.114)
 
-# By the number that is drawn. The authors have six photographs but draw from five, so the sixth never shows; the second
-# and the third hold the same pixels. See the NOTICE beside the files.
+# By the random number. The authors have six photographs but choose from five; the second and the third are the same.
+# See the NOTICE beside the files.
 FROST = ("frost1.webp", "frost2.webp", "frost2.webp", "frost4.jpg", "frost5.jpg")
 
 
 def snow(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
-    """Flakes: thresholded coarse noise, drawn out by the wind, laid on a paler image once upright, once upside down.
+    """Flakes: thresholded coarse noise with motion blur, added to a paler image once as it is and once rotated by 180°.
 
-    Follows the `imagecorruptions` package, which has the streaks without ImageMagick; on the way the authors also cut
-    the flakes to 8 bits before the streaks, here they are rounded after them.
+    Follows the `imagecorruptions` package (motion blur without ImageMagick), with one difference: the flakes are rounded
+    to 8 bits after the blur, not truncated before it.
     """
     import cv2
 
@@ -48,7 +48,7 @@ def frost(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -
     """A random part of a photograph of ice crystals, mixed into the image."""
     keep, add = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))[severity - 1]
     height, width, channels = image.shape
-    texture = _grown(_texture(FROST[rng.randint(len(FROST))]), height, width)
+    texture = _enlarged(_texture(FROST[rng.randint(len(FROST))]), height, width)
     top = rng.randint(0, texture.shape[0] - height)
     left = rng.randint(0, texture.shape[1] - width)
     ice: NDArray[Any] = texture[top : top + height, left : left + width]
@@ -68,7 +68,7 @@ def _texture(name: str) -> NDArray[np.uint8]:
     return texture
 
 
-def _grown(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+def _enlarged(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """The texture itself where the image fits into it, else enlarged so that there is room to move by a tenth."""
     if height < texture.shape[0] and width < texture.shape[1]:
         return texture
@@ -76,8 +76,8 @@ def _grown(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.ui
 
     factor = 1.1 * max(height / texture.shape[0], width / texture.shape[1], 1.0)
     size = (int(np.ceil(texture.shape[1] * factor)), int(np.ceil(texture.shape[0] * factor)))
-    grown: NDArray[np.uint8] = cv2.resize(texture, dsize=size, interpolation=cv2.INTER_CUBIC)
-    return grown
+    enlarged: NDArray[np.uint8] = cv2.resize(texture, dsize=size, interpolation=cv2.INTER_CUBIC)
+    return enlarged
 
 
 def fog(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -122,8 +122,8 @@ def brightness(image: NDArray[np.uint8], severity: int, rng: np.random.RandomSta
     more = (0.1, 0.2, 0.3, 0.4, 0.5)[severity - 1]
     if image.shape[2] == 1:
         return to_levels(image / 255.0 + more)
-    hue, saturation, value = hsv.from_rgb(*np.moveaxis(image, 2, 0) / 255.0)
-    return to_levels(np.stack(hsv.to_rgb(hue, saturation, np.clip(value + more, 0, 1)), axis=2))
+    hue, saturation, value = rgb_to_hsv(*np.moveaxis(image, 2, 0) / 255.0)
+    return to_levels(np.stack(hsv_to_rgb(hue, saturation, np.clip(value + more, 0, 1)), axis=2))
 
 
 def spatter(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:

@@ -1,11 +1,11 @@
-"""The embedded sample: a small ViT trained on Fashion-MNIST (tools/train_sample.py) and a part of its images, so that
-everything can be tried without a network. The images are Zalando's, under the MIT licence (NOTICE beside this file)."""
+"""The embedded sample: a small ViT trained on Fashion-MNIST (tools/train_sample.py) and some of its images, to try
+everything without a network. The images are Zalando's, under the MIT licence (NOTICE beside this file)."""
 
 from pathlib import Path
 
 import numpy as np
 
-from navia.data.domain import Pixels
+from navia.data.sources import ArrayImages
 
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "model.safetensors"
@@ -13,13 +13,13 @@ CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 MEAN, STD = 0.2860, 0.3530
 
 
-def unseen_images() -> Pixels:
+def unseen_images() -> ArrayImages:
     """2,000 labelled images that the model was not trained on."""
     with np.load(FOLDER / "images.npz") as data:
-        return Pixels(data["images"], [int(label) for label in data["labels"]], "test")
+        return ArrayImages(data["images"], [int(label) for label in data["labels"]], "test")
 
 
-def source_images() -> Pixels:
-    """256 clean images of the training part, without labels: what a user would keep for statistics."""
+def source_images() -> ArrayImages:
+    """256 clean images of the training set, without labels, for source statistics."""
     with np.load(FOLDER / "images.npz") as data:
-        return Pixels(data["source"], None, "source")
+        return ArrayImages(data["source"], None, "source")
