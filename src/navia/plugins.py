@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from navia.errors import SpecError
-from navia.io import expanded
+from navia.io import expand_user
 
 GROUP = "navia.plugins"
 
@@ -52,7 +52,7 @@ def find(name: str, beside: Path | None = None) -> Plugin:
     """A file's text is read now, a module's is not."""
     if not name.endswith(".py"):
         return Plugin(name)
-    places = [folder / expanded(name) for folder in (beside, Path()) if folder is not None]
+    places = [folder / expand_user(name) for folder in (beside, Path()) if folder is not None]
     for path in places:
         if path.is_file():
             try:

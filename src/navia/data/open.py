@@ -11,7 +11,7 @@ from navia.data.domain import Collection, DatasetPictures, Domain, Subset, corru
 from navia.data.folder import Folder, scan
 from navia.data.layouts import Labelled, Layout, labelled, match_classes, recognise
 from navia.errors import InputError, NaviaError
-from navia.io import expanded
+from navia.io import expand_user
 
 SHIFTED = ("imagenet-c", "imagenet-r", "imagenet-a")  # layouts whose pictures are no source domain
 
@@ -51,7 +51,7 @@ def open_domains(
         found, classes = _from_datasets(str(where).removeprefix("datasets:"), num_classes, class_names)
         kind = "datasets"
     else:
-        layout = recognise(expanded(where))
+        layout = recognise(expand_user(where))
         if parts is not None and layout.kind == "imagenet-c":
             layout = replace(layout, parts=tuple(part for part in layout.parts if part.name in parts))
         kind = layout.kind
@@ -113,7 +113,7 @@ def _clean(where: str | Path, lister: Callable[[Path], Folder]) -> Collection:
         return sample.source_images()
     if str(where).startswith("datasets:"):
         return _load_dataset(str(where).removeprefix("datasets:"))
-    layout = recognise(expanded(where))
+    layout = recognise(expand_user(where))
     if layout.kind == "imagenet-c":
         raise InputError(f"{str(where)!r} holds corrupted images: give a folder of clean ones as the source")
     return lister(layout.parts[0].path)
@@ -157,7 +157,7 @@ def _from_datasets(
 
 def local_folder(where: str) -> Path | None:
     """The folder that "datasets:FOLDER" or "datasets:FOLDER:SPLIT" names; None where it is a data set's name."""
-    folder = expanded(where.removeprefix("datasets:").partition(":")[0])
+    folder = expand_user(where.removeprefix("datasets:").partition(":")[0])
     return folder if folder.is_dir() else None
 
 

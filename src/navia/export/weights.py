@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from navia import tensorfile
 from navia.data.preprocessing import Preprocessing
 from navia.export.frozen import ExportError, Frozen
 from navia.export.metadata import Metadata
 from navia.export.parity import Answer
 from navia.export.staging import MARK
+from navia.io import write_tensors
 from navia.models.base import ViT
 from navia.models.checkpoint import load_checkpoint
 from navia.models.forward import run
@@ -28,7 +28,7 @@ def write_checkpoint(frozen: Frozen, metadata: Metadata, path: Path) -> None:
     if vit.library == "transformers":
         _write_folder(vit, metadata, path)
     else:
-        tensorfile.write(path, "checkpoint", dict(vit.model.state_dict()), metadata.as_strings())
+        write_tensors(path, "checkpoint", dict(vit.model.state_dict()), metadata.as_strings())
 
 
 def open_checkpoint(path: Path, frozen: Frozen) -> Answer:

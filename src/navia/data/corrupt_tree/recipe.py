@@ -13,7 +13,7 @@ from navia.data.corruptions import corrupt, seed_of
 from navia.data.folder import open_image
 from navia.data.preprocessing import Preprocessing
 from navia.errors import InputError
-from navia.io import written_whole
+from navia.io import atomic_write
 
 DEFINITIONS = 1  # to be raised whenever a corruption gives other pixels: no tree may hold both
 QUALITY = 85
@@ -76,7 +76,7 @@ class Recipe:
             path = self.folder(unit.corruption, severity) / unit.picture.file
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with written_whole(path, sync=False) as unfinished:  # a million syncs would take longer than the pictures
+                with atomic_write(path, sync=False) as unfinished:  # a million syncs would take longer than the pictures
                     unfinished.write_bytes(data)
             except OSError as error:
                 return Outcome(unit, written, unwritable=f"cannot write {str(path)!r}: {error}")

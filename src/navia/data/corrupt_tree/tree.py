@@ -3,15 +3,16 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from navia.data.corrupt_tree.recipe import Picture, Recipe, Unit
 from navia.data.folder import Folder
 from navia.errors import InputError
-from navia.io import UNFINISHED, exclusive, written_whole
+from navia.io import UNFINISHED_SUFFIX, atomic_write, lock_file
 
 SETTINGS_FILE = "navia-corrupt.json"
 LOCK_FILE = ".navia-corrupt.lock"  # stays empty: empty files do not count
@@ -28,16 +29,16 @@ def pictures_of(folder: Folder) -> list[Picture]:
     return [Picture(name, file) for file, name in owners.items()]
 
 
-def claim(target: Path, settings: dict[str, Any]) -> BinaryIO:
+def claim(target: Path, settings: dict[str, Any]) -> ExitStack:
     """Write down in `target` what its files are made with, or make sure that they are made with the same. No other run
-    writes to it until the returned file is closed: what one is still writing would look half-written to the other."""
+    writes to it until the returned lock is closed: what one is still writing would look half-written to the other."""
     if target.exists() and not target.is_dir():
         raise InputError(f"{str(target)!r} is a file, not a folder")
     target.mkdir(parents=True, exist_ok=True)
     content = _finished(target, tidy=False)
     if content and SETTINGS_FILE not in content:
         raise InputError(f"{str(target)!r} holds other things ({min(content)}, ...): choose a new or an empty folder")
-    lock = exclusive(target / LOCK_FILE, f"another run writes to {str(target)!r}: wait for it or choose another folder")
+    lock = lock_file(target / LOCK_FILE, f"another run writes to {str(target)!r}: wait for it or choose another folder")
     try:
         _settle(target, settings)
     except BaseException:
@@ -51,7 +52,7 @@ def _settle(target: Path, settings: dict[str, Any]) -> None:
     if SETTINGS_FILE in _finished(target):
         _check_settings(path, settings)
     else:
-        with written_whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_text(json.dumps(settings, indent=2) + "\n")
 
 
@@ -75,7 +76,7 @@ def _finished(folder: Path, tidy: bool = True) -> set[str]:
         return finished
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(UNFINISHED):
+            if entry.name.endswith(UNFINISHED_SUFFIX):
                 if tidy:
                     Path(entry.path).unlink(missing_ok=True)
             elif not entry.is_file() or entry.stat().st_size > 0:
