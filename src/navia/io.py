@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
-
 from navia import __version__
 from navia.errors import InputError, NaviaError
 
@@ -81,6 +79,8 @@ def lock_file(path: Path, refusal: str, timeout: float = 0.0) -> contextlib.Exit
     Raises:
         InputError: Another process still holds the lock after `timeout` seconds.
     """
+    from filelock import FileLock, Timeout
+
     held = contextlib.ExitStack()
     try:
         held.enter_context(FileLock(path, timeout, thread_local=False))

@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeI
 from navia.data import SOURCE_IMAGES
 from navia.data.corruptions import names as corruption_names
 from navia.errors import SpecError, known_names, near
-from navia.plugins import find
+from navia.registry import find_plugin
 
 _MOST_CLASSES = 20  # that a picture can tell apart
 
@@ -184,7 +184,7 @@ def read_spec(path: Path) -> Spec:
     except OSError as error:
         raise SpecError(f"cannot read {str(path)!r}: {error.strerror}") from error
     spec = parse_spec(text, str(path))
-    return spec.model_copy(update={"plugins": tuple(find(name, path.parent).name for name in spec.plugins)})
+    return spec.model_copy(update={"plugins": tuple(find_plugin(name, path.parent).name for name in spec.plugins)})
 
 
 def parse_spec(text: str, where: str) -> Spec:
