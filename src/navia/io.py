@@ -48,17 +48,18 @@ def atomic_write(path: Path, sync: bool = True) -> Iterator[Path]:
     try:
         yield unfinished
         if sync:
-            _sync(unfinished)
+            sync_to_disk(unfinished)
         unfinished.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise
     if sync:
-        _sync(path.parent)
+        sync_to_disk(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
+    """Flush a file or folder, so that it survives a power cut."""
     if path.is_dir() and os.name == "nt":  # folders cannot be opened there
         return
     opened = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
