@@ -1,4 +1,4 @@
-"""Callbacks: every step is told once; one that fails costs no answer; what trackers wrote is read back from disk."""
+"""Callbacks: every step is reported once; failures do not stop adaptation; loggers' files are read back."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ import torch
 import navia
 from navia.adaptation.adapter import Step
 from navia.errors import NaviaError, SpecError
-from navia.integrations.loggers import MLflow, TensorBoard, WandB, named, numbers
+from navia.integrations.loggers import MLflow, TensorBoard, WandB, from_spec, step_metrics
 from tests.families import build, images_for
 from tests.test_cli import invoke
 from tests.test_cli_run import run_arguments
@@ -65,17 +65,19 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 # ---- the protocol
 
 
-def test_a_callback_is_told_every_step_as_the_adapter_reports_it() -> None:
+def test_a_callback_gets_every_step_as_the_adapter_reports_it() -> None:
     remember = Remember()
     adapter, _ = adapted([remember])
     assert remember.adapter is adapter
     assert [step.number for step in remember.steps] == [1, 2, 3]
     assert remember.steps[-1] is adapter.last
     adapter.predict(images_for(adapter.source_vit))
-    assert len(remember.steps) == 3  # nothing adapted, nothing to tell
+    assert len(remember.steps) == 3  # nothing adapted, nothing to report
 
 
-def test_a_callback_that_fails_costs_no_answer_and_is_left_out_after_three_times(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_fails_three_times_is_removed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     _, undisturbed = adapted([], steps=5)
     broken, remember = Fails(times=99), Remember()
     with caplog.at_level(logging.WARNING, "navia.integrations.loggers"):
@@ -84,8 +86,8 @@ def test_a_callback_that_fails_costs_no_answer_and_is_left_out_after_three_times
     assert adapter.steps == len(remember.steps) == 5
     assert broken.calls == 3
     messages = [record.getMessage() for record in caplog.records]
-    assert messages[0] == "callback Fails failed, the stream goes on: ConnectionError: no route to the server"
-    assert messages[-1] == "callback Fails failed 3 times in a row and is left out from now on"
+    assert messages[0] == "callback Fails failed, adaptation continues: ConnectionError: no route to the server"
+    assert messages[-1] == "callback Fails failed 3 times in a row and is removed"
 
 
 def test_failures_that_pass_are_forgiven() -> None:
@@ -103,10 +105,10 @@ def test_ctrl_c_in_a_callback_still_stops_the_program() -> None:
         adapted([Interrupted()])
 
 
-def test_numbers_leave_out_what_a_method_does_not_have() -> None:
+def test_metrics_leave_out_what_a_method_does_not_have() -> None:
     step = Step(3, 4, 0.5, None, None, 0, "the loss is not finite; restored the source", None, 0.1, 0.2)
-    assert numbers(step) == {
-        "navia/entropy": 0.5, "navia/data": 4.0, "navia/kept": 0.0, "navia/guard": 1.0,
+    assert step_metrics(step) == {
+        "navia/entropy": 0.5, "navia/images": 4.0, "navia/kept": 0.0, "navia/guard": 1.0,
         "navia/seconds_answer": 0.1, "navia/seconds_update": 0.2,
     }  # fmt: skip
 
@@ -114,7 +116,7 @@ def test_numbers_leave_out_what_a_method_does_not_have() -> None:
 @pytest.mark.parametrize("text", ["tensorboard", "tensorboard:", "comet:project", ""])
 def test_unknown_logs_are_refused_with_the_known_ones(text: str) -> None:
     with pytest.raises(SpecError, match="a log is tensorboard:DIR, wandb:PROJECT or mlflow:URI"):
-        named(text)
+        from_spec(text)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +178,8 @@ def test_tensorboard_shows_a_guards_verdict(tmp_path: Path) -> None:
     assert scalars(tmp_path)["navia/guard"] == [(1, 0.0), (2, 1.0)]
     (verdict,) = events.Tensors("navia/guard/text_summary")
     assert b"not finite" in verdict.tensor_proto.string_val[0]
-    (told,) = events.Tensors("navia/settings/text_summary")
-    assert b"method: tent" in told.tensor_proto.string_val[0]
+    (settings,) = events.Tensors("navia/settings/text_summary")
+    assert b"method: tent" in settings.tensor_proto.string_val[0]
 
 
 def test_what_nobody_finished_is_written_when_the_program_ends(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_run_logs_the_whole_stream_and_a_second_run_into_the_same_folder_replace
         assert result.exit_code == 0, result.output
     found = scalars(logs)
     assert [place for place, _ in found["navia/discrepancy"]] == [1, 2, 3, 4]  # two batches of each shift, reset between
-    assert {value for _, value in found["navia/data"]} == {16.0}
+    assert {value for _, value in found["navia/images"]} == {16.0}
 
 
 def test_run_refuses_an_unknown_log_before_it_starts(clothes_by_class: Path, tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def test_names_are_those_of_the_registries() -> None:
 
 def test_kinds_are_those_that_are_accepted() -> None:
     from navia.data.streams import KINDS as STREAMS
-    from navia.integrations.loggers import KINDS as LOGS
+    from navia.integrations.loggers import LOGGERS
 
     assert tuple(completion.streams("")) == STREAMS
-    assert [name.rstrip(":") for name in completion.logs("")] == list(LOGS)
+    assert [name.rstrip(":") for name in completion.logs("")] == list(LOGGERS)
 
 
 def test_completing_loads_no_torch() -> None:

@@ -29,8 +29,8 @@ from navia.cli.terminal import parse_options
 from navia.data import sample
 from navia.data.corruptions import names as corruption_names
 from navia.methods.base import METHODS
-from navia.plugins import load_plugin
 from navia.reduction import REDUCERS, parse
+from navia.registry import load_plugin
 from navia.report.results import t95
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for registry in (METHODS, REDUCERS):
         registry.names()  # filled before it is copied
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    monkeypatch.setattr("navia.plugins._loaded", {})
+    monkeypatch.setattr("navia.registry._loaded", {})
     folder = tmp_path / "imagenet" / "val" / "n01440764"
     folder.mkdir(parents=True)
     for i in range(4):

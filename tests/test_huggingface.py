@@ -17,7 +17,7 @@ from tests.families import THREE, build
 CLASSES = 11
 
 
-def pictures(count: int = 6, side: int = 40) -> list[Image.Image]:
+def sample_images(count: int = 6, side: int = 40) -> list[Image.Image]:
     random = np.random.default_rng(0)
     return [Image.fromarray(random.integers(0, 255, (side, side, 3), dtype=np.uint8)) for _ in range(count)]
 
@@ -37,32 +37,32 @@ def test_answers_are_the_adapters_before_its_update_batch_by_batch(family: str) 
     vit = build(family)
     ours, theirs = (navia.adapt(vit, "tent", "tome:2", lr=0.05) for _ in range(2))
     classifier = navia.pipeline(theirs, batch_size=4, top_k=CLASSES)
-    answers = classifier(pictures())
-    images = vit.preprocessing.batch(pictures())
+    answers = classifier(sample_images())
+    images = vit.preprocessing.batch(sample_images())
     expected = torch.cat([ours(images[:4]), ours(images[4:])]).softmax(dim=1)
     torch.testing.assert_close(scores(answers, classifier.model.config.id2label), expected, rtol=0, atol=1e-6)
     assert theirs.steps == 2
-    again = classifier(pictures())
-    assert scores(again, classifier.model.config.id2label).sub(expected).abs().max() > 1e-4  # it has learned
+    again = classifier(sample_images())
+    assert scores(again, classifier.model.config.id2label).sub(expected).abs().max() > 1e-4  # it has adapted
 
 
 def test_it_is_a_transformers_pipeline_without_complaints(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        classifier = navia.pipeline(navia.adapt(build("timm plain"), "tent"), learn=False)
+        classifier = navia.pipeline(navia.adapt(build("timm plain"), "tent"), adapt=False)
     assert isinstance(classifier, transformers.ImageClassificationPipeline)
     assert caplog.records == []
 
 
 def test_answering_only_leaves_the_adapter_alone() -> None:
     adapter = navia.adapt(build("timm plain"), "tent", "tome:2")
-    classifier = navia.pipeline(adapter, learn=False, batch_size=3)
-    assert classifier(pictures()) == classifier(pictures())
+    classifier = navia.pipeline(adapter, adapt=False, batch_size=3)
+    assert classifier(sample_images()) == classifier(sample_images())
     assert adapter.steps == 0
 
 
 def test_one_picture_paths_arrays_and_top_k(tmp_path: Path) -> None:
     classifier = navia.pipeline(navia.adapt(build("timm plain"), "none"))
-    picture = pictures(1)[0]
+    picture = sample_images(1)[0]
     picture.save(tmp_path / "picture.png")
     answer = classifier(picture, top_k=2)
     assert len(answer) == 2
@@ -80,13 +80,13 @@ def test_labels_are_the_models_own() -> None:
         id2label={0: "cat", 1: "dog", 2: "owl"}, label2id={"cat": 0, "dog": 1, "owl": 2},
     )  # fmt: skip
     model = transformers.ViTForImageClassification(config).eval()
-    answer = navia.pipeline(navia.adapt(model, "none"), top_k=3)(pictures(1)[0])
+    answer = navia.pipeline(navia.adapt(model, "none"), top_k=3)(sample_images(1)[0])
     assert {entry["label"] for entry in answer} == {"cat", "dog", "owl"}
 
 
 def test_masked_classes_keep_their_names() -> None:
     adapter = navia.adapt(build("timm plain"), "none", classes=[7, 2])
-    answer = navia.pipeline(adapter)(pictures(1)[0])
+    answer = navia.pipeline(adapter)(sample_images(1)[0])
     assert {entry["label"] for entry in answer} == {"LABEL_7", "LABEL_2"}
     assert sum(entry["score"] for entry in answer) == pytest.approx(1)
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from navia import plugins
+from navia import registry
 from navia.bench.grid import FailedCellsError, cells, run_grid
 from navia.bench.spec import Spec, parse_spec, read_spec
 from navia.bench.store import Store
 from navia.cli.main import app
 from navia.errors import SpecError
 from navia.methods.base import METHODS
-from navia.plugins import load_plugin
 from navia.reduction import REDUCERS
+from navia.registry import load_plugin
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ batch: 4
 def registered() -> Iterator[None]:
     """Everything as it was, for the tests that go through all methods."""
     METHODS.names(), REDUCERS.names()
-    tables: list[dict[str, Any]] = [METHODS._entries, REDUCERS._entries, plugins._loaded]
+    tables: list[dict[str, Any]] = [METHODS._entries, REDUCERS._entries, registry._loaded]
     before = [dict(table) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):

@@ -1,13 +1,23 @@
-"""What navia raises when it is asked for something it cannot do right: one line that says what, why, and what to do."""
+"""Exceptions. A message is one line: what is wrong, why, and what to do instead."""
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class NaviaError(ValueError):
-    """Base of every error that navia raises on purpose.
+    """Base class of every error that navia raises on purpose.
 
-    command_line: what the command line says instead, where the message names something of Python.
+    Args:
+        message: The text of the exception.
+        command_line: The text on the command line, if `message` names something of Python.
+
+    Example:
+        >>> try:
+        ...     navia.load("timm:no_such_model")
+        ... except navia.NaviaError as error:
+        ...     print(error)
     """
 
     def __init__(self, message: str = "", *, command_line: str | None = None) -> None:
@@ -16,15 +26,15 @@ class NaviaError(ValueError):
 
 
 class ModelError(NaviaError):
-    """The model is not one that navia can walk (its class, its parts or its weights)."""
+    """A model that navia does not support, because of its class, its parts or its weights."""
 
 
 class CheckpointError(ModelError):
-    """The checkpoint does not fit the model."""
+    """A checkpoint that does not fit the model."""
 
 
 class InputError(NaviaError):
-    """Images, labels or class masks that do not fit the model."""
+    """Images, labels, classes or files that do not fit."""
 
 
 class SourceError(NaviaError):
@@ -35,7 +45,7 @@ class SpecError(NaviaError):
     """A reducer, method or option that does not exist or is malformed."""
 
 
-def near(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was probably meant to be."""
     by_lower = {other.lower(): other for other in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1)
@@ -43,7 +53,15 @@ def near(name: str, known: Iterable[str]) -> str | None:
 
 
 def known_names(name: str, known: Iterable[str]) -> str:
-    """How a message about an unknown `name` ends: the known ones, and the nearest of them."""
+    """The end of a message about an unknown `name`: the known names and the closest of them."""
     names = list(known)
-    meant = near(name, names)
-    return f"; known: {', '.join(names) or 'none'}" + (f"; did you mean {meant!r}?" if meant else "")
+    closest = closest_name(name, names)
+    return f"; known: {', '.join(names) or 'none'}" + (f"; did you mean {closest!r}?" if closest else "")
+
+
+def import_optional(module: str, feature: str, install: str) -> Any:
+    """Import a package that `feature` needs, or raise an error with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NaviaError(f"{feature} needs the {module} package: {install}") from error

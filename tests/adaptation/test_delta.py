@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import navia
-from navia import tensorfile
 from navia.adaptation.delta import BrokenDeltaError, DeltaError, read_delta
 from navia.export import open_delta
+from navia.io import write_tensors
 from tests.families import build, images_for
 
 VIT = "timm plain"
@@ -36,7 +36,7 @@ def rewritten(path: Path, tensors: dict[str, Tensor] | None = None, **metadata: 
     """The same delta with other tensors or metadata, and a checksum that fits."""
     own, told = read_delta(path)
     kept = {name: value for name, value in told.items() if name not in ("navia", "version", "digest")}
-    tensorfile.write(path, "delta", {**own, **(tensors or {})}, {**kept, **metadata})
+    write_tensors(path, "delta", {**own, **(tensors or {})}, {**kept, **metadata})
     return path
 
 
@@ -86,7 +86,7 @@ def test_a_delta_from_before_classes_were_written_still_loads(
     path = saved(adapter, tmp_path / "d.safetensors")
     tensors, metadata = read_delta(path)
     old = {name: value for name, value in metadata.items() if name not in ("classes", "navia", "version", "digest")}
-    tensorfile.write(path, "delta", tensors, old)
+    write_tensors(path, "delta", tensors, old)
     x = images_for(vit, 4)
     for classes in (None, [4, 1, 2]):
         fresh = navia.adapt(vit, "align", source=source, classes=classes)

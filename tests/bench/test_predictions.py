@@ -59,10 +59,10 @@ def write_all(path: Path, adapter: navia.Adapter, stream: Loader, stop_after: in
             predictions.save()
         if stop_after is not None and count == stop_after + 1:
             predictions.file.flush()
-            predictions.file.close()
+            predictions.close()
             raise StoppedError
     predictions.finish()
-    predictions.file.close()
+    predictions.close()
     return predictions
 
 
@@ -103,7 +103,7 @@ def test_scores_are_those_of_the_logits(golden_vit: navia.ViT, stream_pixels: Ar
     for answered in answers:
         predictions.add(answered)
     scores = predictions.finish()
-    predictions.file.close()
+    predictions.close()
     assert list(scores) == ["clean", "dark", ""]
     judged = scores[""].judged
     assert judged is not None
@@ -123,7 +123,7 @@ def test_unlabelled_pictures_have_answers_and_no_accuracy(
     for answered in run(adapter, loader(golden_vit, ArrayImages(stream_pixels.images))):
         predictions.add(answered)
     scores = predictions.finish()
-    predictions.file.close()
+    predictions.close()
     assert all(score.judged is None for score in scores.values())
     assert scores[""].images == 192
 
@@ -135,7 +135,7 @@ def test_a_finished_run_is_not_made_again(finished: Predictions, golden_vit: nav
     stream = loader(golden_vit, stream_pixels)
     stream.start = again.progress.batches
     assert list(stream) == []
-    again.file.close()
+    again.close()
     assert finished.path.read_bytes() == before
 
 
@@ -155,7 +155,7 @@ def test_other_settings_and_foreign_files_are_refused(finished: Predictions, gol
     with pytest.raises(InputError, match="no state to go on from"):
         Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
     assert finished.path.read_text() == "my own table\n"
-    Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter, restart=True).file.close()
+    Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter, restart=True).close()
     assert finished.path.read_text().startswith("path,label,name")
 
 
@@ -192,7 +192,7 @@ def test_a_full_disk_keeps_what_was_answered(
             predictions.add(answered)
             predictions.save()
     with contextlib.suppress(OSError):  # there is still no room for what it holds back
-        predictions.file.close()
+        predictions.close()
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert len(lines) > 32
 

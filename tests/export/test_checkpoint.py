@@ -11,8 +11,8 @@ from torch import nn
 import navia
 from navia.data.preprocessing import Preprocessing
 from navia.export import ExportError, open_delta, read_metadata
-from navia.export.frozen import freeze
-from navia.export.weights import fold
+from navia.export.formats import fold
+from navia.export.module import FrozenModel
 from tests.export.models import MAKERS, model, moved, source
 from tests.families import build, images_for, own_forward
 
@@ -27,7 +27,7 @@ FOLDS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("method", "options"), FOLDS, ids=[method for method, _ in FOLDS])
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_a_fresh_model_with_the_file_answers_as_the_adapter(
+def test_a_fresh_model_with_the_file_predicts_what_the_adapter_does(
     library: str, method: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     adapter = moved(library, method, **options)
@@ -126,16 +126,16 @@ def test_the_activation_shift_folds_only_where_the_classifier_reads_nothing_but_
     vit = build("transformers dinov2")
     images = images_for(vit, 12)
     adapter = navia.adapt(vit, "foa_bp", source=navia.SourceStatistics.measure(vit, images))
-    fold(freeze(adapter))  # no shift before the first batch
+    fold(FrozenModel(adapter))  # no shift before the first batch
     adapter(images)
-    with pytest.raises(ExportError, match="not all that its classifier reads"):
-        fold(freeze(adapter))
+    with pytest.raises(ExportError, match="its classifier reads other features too"):
+        fold(FrozenModel(adapter))
 
 
 def test_an_unadapted_navia_folds() -> None:
     adapter = navia.adapt(model("timm"), "navia", source=source("timm", "none"))
     own = dict(model("timm").model.named_parameters())
-    assert all(torch.equal(p, own[name]) for name, p in fold(freeze(adapter)).model.named_parameters())
+    assert all(torch.equal(p, own[name]) for name, p in fold(FrozenModel(adapter)).model.named_parameters())
 
 
 @pytest.mark.parametrize("method", ["navia", "eata", "cotta", "sar", "foa_bp"])
@@ -143,7 +143,7 @@ def test_a_delta_needs_source_statistics_only_for_the_shift(method: str, tmp_pat
     adapter = moved("timm", method, "tome:8")
     adapter.save(tmp_path / "delta.safetensors")
     if method == "foa_bp":
-        with pytest.raises(navia.NaviaError, match="'foa_bp' shifts its answers towards the source statistics"):
+        with pytest.raises(navia.NaviaError, match="'foa_bp' shifts by source statistics"):
             open_delta(model("timm"), tmp_path / "delta.safetensors")
     given = source("timm", "tome:8") if method == "foa_bp" else None
     opened = open_delta(model("timm"), tmp_path / "delta.safetensors", given)

@@ -38,7 +38,7 @@ def test_a_delta_becomes_a_file_with_its_method_reducer_and_labels(delta: Path, 
     out = tmp_path / "model.safetensors"
     done = invoke("embedded", "--delta", str(delta), "--out", str(out), "--images", str(clothes), "--classes", "9,0,7")
     assert done.exit_code == 0, done.output
-    assert "over 16 pictures in batches of 1, 7, 8; top-1 agrees on 16 of 16" in done.stdout
+    assert "over 16 images in batches of 1, 7, 8; top-1 agrees on 16 of 16" in done.stdout
     assert "method align, 1 steps, reducer tome:8" in done.stdout
     found = read_metadata(out)
     assert found.labels == ("ankle boot", "t-shirt", "sneaker")

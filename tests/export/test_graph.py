@@ -1,4 +1,4 @@
-"""ONNX and torch.export: the files answer as the adapter does, in batches of any size."""
+"""ONNX and torch.export: the files predict what the adapter predicts, in batches of any size."""
 
 import logging
 import sys
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "reduce"), [*(("timm", reduce) for reduce in REDUCERS), ("transformers", "none"), ("transformers", "tome:8")]
 )
-def test_onnxruntime_answers_as_the_adapter(library: str, reduce: str, tmp_path: Path) -> None:
+def test_onnxruntime_predicts_what_the_adapter_does(library: str, reduce: str, tmp_path: Path) -> None:
     """NAVIA with everything that it adds; on timm also with a class mask."""
     mask = [7, 2, 3] if library == "timm" else None
     adapter = moved(library, "navia", reduce, classes=mask)
@@ -52,7 +52,7 @@ def test_onnxruntime_answers_as_the_adapter(library: str, reduce: str, tmp_path:
     ("library", "method", "reduce"),
     [("timm", "foa", "tome:8"), ("torchvision", "cotta", "tofu:2"), ("timm", "none", "none")],
 )
-def test_a_loaded_program_answers_as_the_adapter(library: str, method: str, reduce: str, tmp_path: Path) -> None:
+def test_a_loaded_program_predicts_what_the_adapter_does(library: str, method: str, reduce: str, tmp_path: Path) -> None:
     """FOA: prompts and activation shift; CoTTA: the teacher, not the student."""
     options = {"foa": {"population": 3}, "cotta": {"ema_decay": 0.5, "lr": 0.05}}.get(method, {})
     adapter = moved(library, method, reduce, **options)
@@ -67,13 +67,13 @@ def test_a_loaded_program_answers_as_the_adapter(library: str, method: str, redu
     assert found.options == vars(adapter.method.options)
 
 
-def test_lame_is_no_function_of_a_picture(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"'lame' corrects the answers of a batch by one another.*'none'"):
+def test_lame_is_refused_because_images_depend_on_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"'lame' corrects the predictions of a batch by one another.*'none'"):
         navia.adapt(model("timm"), "lame").export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_method_that_predicts_in_a_way_of_its_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_changes_its_predictions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Doubled(Method):
         name = "doubled"
         Options = Sgd
@@ -85,7 +85,7 @@ def test_a_method_that_predicts_in_a_way_of_its_own_is_refused(tmp_path: Path, m
             return 2 * super().predict(images)
 
     monkeypatch.setitem(METHODS._entries, "doubled", Doubled)
-    with pytest.raises(ExportError, match="'doubled' predicts in a way of its own"):
+    with pytest.raises(ExportError, match="'doubled' changes logits after the forward"):
         navia.adapt(model("timm"), "doubled").export(tmp_path / "model.pt2")
 
 
@@ -105,7 +105,7 @@ def test_onnx_without_its_packages_says_what_to_install(tmp_path: Path, monkeypa
 
 
 def test_the_exporters_loggers_keep_their_levels() -> None:
-    from navia.export.graph import _quiet
+    from navia.export.formats import _quiet
 
     logger = logging.getLogger("onnxscript")
     before = logger.level

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 import navia
-from navia import tensorfile
 from navia.adaptation.delta import DeltaError, read_delta
 from navia.data.sample import source_images, unseen_images
 from navia.data.sources import Domain
 from navia.errors import InputError
+from navia.io import write_tensors
 from navia.models.device import use_threads
 from navia.serve.app import _within
 from navia.serve.checkpoints import Checkpoints
@@ -517,7 +517,7 @@ def test_a_delta_that_would_break_the_state_is_refused(make: Callable[..., Servi
         ({name: tensors[name][:-1]}, "does not tune"),
         ({"head.weight": torch.ones(2)}, "does not tune"),
     ):
-        tensorfile.write(path, "delta", {**tensors, **changed}, notes)
+        write_tensors(path, "delta", {**tensors, **changed}, notes)
         with pytest.raises(DeltaError, match=words):
             service.load_delta(path.read_bytes()).result(60)
     flipped = bytearray(whole)

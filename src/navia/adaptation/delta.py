@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navia import tensorfile
 from navia.errors import NaviaError
+from navia.io import read_tensors, write_tensors
 from navia.methods.base import Method
 
 _KIND = "delta"
@@ -44,11 +44,11 @@ def save_delta(
         "steps": str(steps),
         "options": json.dumps(vars(method.options), default=str),
     }
-    tensorfile.write(path, _KIND, changed, {**(notes or {}), **metadata})
+    write_tensors(path, _KIND, changed, {**(notes or {}), **metadata})
 
 
 def read_delta(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    return tensorfile.read(path, _KIND, BrokenDeltaError)
+    return read_tensors(path, _KIND, BrokenDeltaError)
 
 
 def classes_of(metadata: Mapping[str, str], unknown: list[int] | None = None) -> list[int] | None:

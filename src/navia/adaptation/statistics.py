@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from navia import __version__, tensorfile
+from navia import __version__
 from navia.data import SOURCE_IMAGES
 from navia.data.loader import batch_images
 from navia.data.sources import Domain, default_order, open_source, scan
 from navia.errors import InputError, SourceError
+from navia.io import read_tensors, write_tensors
 from navia.methods.features import StreamMoments
 from navia.methods.parameters import fingerprint, norm_parameters, private_copy
 from navia.models.base import ViT
@@ -137,12 +138,12 @@ class SourceStatistics:
     def save(self, path: str | Path) -> None:
         """Write them with their provenance (safetensors)."""
         tensors = {"mean": self.mean, "std": self.std, **{f"fisher.{k}": v for k, v in self.fisher.items()}}
-        tensorfile.write(path, _KIND, tensors, {"provenance": json.dumps(asdict(self.provenance))})
+        write_tensors(path, _KIND, tensors, {"provenance": json.dumps(asdict(self.provenance))})
 
     @classmethod
     def load(cls, path: str | Path) -> "SourceStatistics":
         """Read what `save` wrote; SourceError for anything else."""
-        tensors, metadata = tensorfile.read(path, _KIND, SourceError)
+        tensors, metadata = read_tensors(path, _KIND, SourceError)
         raw = json.loads(metadata["provenance"])
         raw |= {key: tuple(raw[key]) for key in ("size", "mean", "std")}
         fisher = {k.removeprefix("fisher."): v for k, v in tensors.items() if k.startswith("fisher.")}

@@ -40,7 +40,7 @@ from navia.errors import InputError, SourceError
 from navia.evaluation.cost import cost
 from navia.evaluation.latency import peak_memory
 from navia.evaluation.metrics import ece, nll, top_k, wilson
-from navia.io import expanded, to_bytes
+from navia.io import expand_user, to_bytes
 from navia.methods.base import METHODS
 from navia.methods.parameters import fingerprint
 from navia.models.base import ViT
@@ -211,8 +211,8 @@ def _model_of(cell: Cell) -> ViT:
 def _model(name: str, checkpoint: str | None, crop_only: bool, of_model: str | None, of_checkpoint: str | None) -> ViT:
     """The digests decide whether a model that was loaded before is still the one that is asked for."""
     if of_model is not None:
-        name = f"hf:{expanded(name.removeprefix('hf:'))}"
-    vit = load(name, checkpoint=None if checkpoint is None else expanded(checkpoint)).to(find_device())
+        name = f"hf:{expand_user(name.removeprefix('hf:'))}"
+    vit = load(name, checkpoint=None if checkpoint is None else expand_user(checkpoint)).to(find_device())
     if (model_digest(name), checkpoint_digest(checkpoint)) != (of_model, of_checkpoint):
         raise InputError(_changed(checkpoint or name))
     if crop_only:

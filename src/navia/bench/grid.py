@@ -20,8 +20,8 @@ from navia.bench.tsne import Tsne
 from navia.errors import NaviaError
 from navia.evaluation.tsne import check_installed
 from navia.methods.base import METHODS, changed_options
-from navia.plugins import load_plugin, source_digest
 from navia.reduction import parse
+from navia.registry import load_plugin, source_digest
 
 log = logging.getLogger("navia.bench")
 

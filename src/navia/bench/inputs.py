@@ -17,7 +17,7 @@ from navia.data import sample
 from navia.data.layouts import Layout, detect_layout
 from navia.data.sources import SHIFTED_LAYOUTS, FolderDigest, digest_folder, local_folder
 from navia.errors import InputError, SpecError
-from navia.io import expanded, to_bytes
+from navia.io import expand_user, to_bytes
 
 _WEIGHT_FILES = (".safetensors", ".bin", ".json")  # what transformers reads of a folder
 
@@ -46,7 +46,7 @@ class Inputs:
         if path == "embedded" or path.startswith("datasets:"):
             whole = ("clean",) if path == "embedded" else (path.removeprefix("datasets:"),)
             return Data(path, tuple(corruptions) or whole, None)
-        place = expanded(path)
+        place = expand_user(path)
         if corruptions and not place.exists():  # its cells will say so
             return Data(path, tuple(corruptions), None)
         layout = detect_layout(place)
@@ -71,7 +71,7 @@ class Inputs:
     def source(self, path: str | None) -> list[tuple[str, FolderDigest]]:
         if path is None:
             return []
-        data = self.data(path) if path.startswith("datasets:") or expanded(path).is_dir() else Data(path, (), None)
+        data = self.data(path) if path.startswith("datasets:") or expand_user(path).is_dir() else Data(path, (), None)
         return self.stamps(data, data.names, corrupted=False)
 
     def counts(self, data: Data, domains: Sequence[str], corrupted: bool) -> list[int] | None:
@@ -104,7 +104,7 @@ def _joined(lines: Sequence[str]) -> str | None:
 
 def model_digest(model: str) -> str | None:
     """Of the folder that "hf:FOLDER" names; None for any other name."""
-    folder = expanded(model.removeprefix("hf:"))
+    folder = expand_user(model.removeprefix("hf:"))
     if not model.startswith("hf:") or not folder.is_dir():
         return None
     files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHT_FILES and path.is_file())
@@ -113,7 +113,7 @@ def model_digest(model: str) -> str | None:
 
 def checkpoint_digest(checkpoint: str | None) -> str | None:
     """Of the file's content; None: there is no file (to load it will say so)."""
-    path = expanded(checkpoint) if checkpoint is not None else None
+    path = expand_user(checkpoint) if checkpoint is not None else None
     return _joined([_content(path)]) if path is not None and path.is_file() else None
 
 

@@ -31,13 +31,13 @@ from navia.data.streams import Stream
 from navia.errors import InputError
 from navia.evaluation.metrics import calibration_error, wilson
 from navia.interrupts import interrupts_held_back
-from navia.io import exclusive, to_bytes, written_whole
+from navia.io import atomic_write, lock_file, to_bytes
 from navia.methods.features import entropy
 from navia.methods.parameters import fingerprint
 from navia.models.base import ViT
 
 COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")  # truth only where labels are known
-WORKERS_OUTLIVE = 8.0  # seconds; the decoding processes of a killed run notice after 5, and until then hold its file
+WORKERS_OUTLIVE = 8.0  # seconds; the decoding processes of a killed run notice after 5, and until then may hold its lock
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ class Predictions:
         self.within_batch = False  # the adapter has begun a batch whose rows are not all written
         self._saved = time.monotonic()
         self.file: BinaryIO
+        self._opened: contextlib.ExitStack  # the file and its lock
 
     def begin(self, adapter: Adapter, restart: bool = False) -> Self:
         """Start anew, or go on where an earlier run with the same settings was stopped. The file is this process's until it
@@ -136,15 +137,15 @@ class Predictions:
         refusal = f"another run writes to {str(self.path)!r}: wait for it or take another --out"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = exclusive(self.path, refusal, WORKERS_OUTLIVE)
             with contextlib.ExitStack() as undo:
-                undo.enter_context(self.file)
+                undo.enter_context(lock_file(self.path.with_name(self.path.name + ".lock"), refusal, WORKERS_OUTLIVE))
+                self.file = undo.enter_context(self.path.open("ab"))
                 known = self._read_state() if may_go_on else None
                 if known is None:
                     self._start_anew(restart)
                 else:
                     self._continue(known)
-                undo.pop_all()
+                self._opened = undo.pop_all()
         except OSError as error:
             raise InputError(f"cannot write {str(self.path)!r}: {error}") from error
         return self
@@ -183,7 +184,7 @@ class Predictions:
         self._sync()
         self.progress.size = self.file.tell()
         try:
-            with written_whole(self.state_path) as unfinished, unfinished.open("wb") as file:
+            with atomic_write(self.state_path) as unfinished, unfinished.open("wb") as file:
                 torch.save({"progress": asdict(self.progress), "adapter": self.adapter.state_dict()}, file)
         except (OSError, RuntimeError) as error:  # RuntimeError: torch's word for a full disk
             raise InputError(f"cannot write {str(self.state_path)!r}: {error}; rows so far are kept") from error
@@ -214,7 +215,11 @@ class Predictions:
                 self.save()
         finally:
             with contextlib.suppress(OSError):  # rows that do not fit on the disk belong to no saved state
-                self.file.close()
+                self.close()
+
+    def close(self) -> None:
+        """Close the file and release its lock, without saving the state."""
+        self._opened.close()
 
     def _read(self) -> list[dict[str, str]]:
         self.file.flush()

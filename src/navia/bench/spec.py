@@ -24,8 +24,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeI
 
 from navia.data import SOURCE_IMAGES
 from navia.data.corruptions import names as corruption_names
-from navia.errors import SpecError, known_names, near
-from navia.plugins import find
+from navia.errors import SpecError, closest_name, known_names
+from navia.registry import find_plugin
 
 _MOST_CLASSES = 20  # that a picture can tell apart
 
@@ -184,7 +184,7 @@ def read_spec(path: Path) -> Spec:
     except OSError as error:
         raise SpecError(f"cannot read {str(path)!r}: {error.strerror}") from error
     spec = parse_spec(text, str(path))
-    return spec.model_copy(update={"plugins": tuple(find(name, path.parent).name for name in spec.plugins)})
+    return spec.model_copy(update={"plugins": tuple(find_plugin(name, path.parent).name for name in spec.plugins)})
 
 
 def parse_spec(text: str, where: str) -> Spec:
@@ -234,7 +234,9 @@ _WORDS = {
 def _problems(error: pydantic.ValidationError, tree: Any) -> list[tuple[Place, str]]:
     """Where, and in plain words what is wrong there. tree: the YAML text, where there is one."""
     found = error.errors()
-    meant = {(*e["loc"][:-1], near(str(e["loc"][-1]), _keys(e["loc"]))) for e in found if e["type"] == "extra_forbidden"}
+    meant = {
+        (*e["loc"][:-1], closest_name(str(e["loc"][-1]), _keys(e["loc"]))) for e in found if e["type"] == "extra_forbidden"
+    }
     inside = {e["loc"][:depth] for e in found for depth in range(len(e["loc"]))}
     # a key that is only misspelled is not missing, and a list is not too short because its entries have mistakes
     consequences: dict[str, set[Any]] = {"missing": meant, "too_short": inside}
@@ -246,7 +248,7 @@ def _problem(error: Any, tree: Any) -> str:
     place = _name(path, tree)
     if kind == "extra_forbidden":
         inside = f" in {_name(path[:-1], tree)}" if path[:-1] else ""
-        meant = near(str(path[-1]), _keys(path))
+        meant = closest_name(str(path[-1]), _keys(path))
         return f"unknown key {path[-1]!r}{inside}; " + (
             f"did you mean {meant!r}?" if meant else f"known: {', '.join(_keys(path))}"
         )
@@ -261,7 +263,9 @@ def _problem(error: Any, tree: Any) -> str:
         return f"{place} needs at {'least' if least else 'most'} {entries}"
     words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0], "cannot be used here")
     given = "nothing" if value is None else repr(value)
-    meant = near(value, context["expected"].split("'")) if kind == "literal_error" and isinstance(value, str) else None
+    meant = (
+        closest_name(value, context["expected"].split("'")) if kind == "literal_error" and isinstance(value, str) else None
+    )
     return f"{place} {words.format(**context)}, not {given}" + (f"; did you mean {meant!r}?" if meant else "")
 
 

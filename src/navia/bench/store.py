@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from navia import __version__
 from navia.bench.row import check_rows
 from navia.errors import InputError
-from navia.io import exclusive, written_whole
+from navia.io import atomic_write, lock_file
 
 if TYPE_CHECKING:
     from navia.bench.cell import Cell
@@ -44,7 +44,7 @@ class Store:
         refusal = f"another run writes to {str(self.folder)!r}; wait for it or take another --out"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = exclusive(self.folder / "lock", refusal)
+            lock = lock_file(self.folder / "lock", refusal)
         except OSError as error:
             raise InputError(f"cannot write to {str(self.folder)!r}: {error}") from error
         with lock:
@@ -57,7 +57,7 @@ class Store:
         traces = self.folder / "traces"
         try:
             traces.mkdir(exist_ok=True)
-            with written_whole(traces / f"{row['key']}.json") as path:
+            with atomic_write(traces / f"{row['key']}.json") as path:
                 path.write_text(json.dumps(trace, allow_nan=False))
             with self.path.open("ab") as file:
                 file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
@@ -83,7 +83,7 @@ class Store:
         }
         try:
             folder.mkdir(exist_ok=True)
-            with written_whole(path) as unfinished:
+            with atomic_write(path) as unfinished:
                 unfinished.write_text(json.dumps(content))
         except OSError as error:
             raise InputError(f"cannot write to {str(self.folder)!r}: {error}") from error

@@ -61,7 +61,7 @@ def export(
     classes: Annotated[
         str | None, typer.Option(help="Answer with these classes only: their numbers, or a file of them.")
     ] = None,
-    images: Annotated[Path | None, typer.Option(help="Pictures for the comparison, instead of made-up ones.")] = None,
+    images: Annotated[Path | None, typer.Option(help="Images for the comparison, instead of random ones.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many of --images.", min=1)] = 64,
     tolerance: Annotated[float, typer.Option(help="Largest difference of a logit that is let pass.", min=0)] = 1e-4,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
@@ -93,7 +93,7 @@ def export(
     metadata = read_metadata(out)
     if as_json:
         compared = {**dataclasses.asdict(parity), "difference": parity.difference}
-        print_json({"out": str(out), "parity": compared, "metadata": metadata.as_dict()})
+        print_json({"out": str(out), "parity": compared, "metadata": metadata.model_dump(mode="json")})
         return
     console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False, soft_wrap=True)
     console.print(parity.describe(), markup=False, soft_wrap=True)
@@ -104,15 +104,14 @@ def export(
 def _target(out: Path, format_name: str | None, model: str, force: bool) -> Path:
     """Where the file goes, refused before any work where it cannot. A folder gets a file of the format's, unless the folder
     itself is what is written (transformers)."""
-    from navia.export import FORMATS, find_format
-    from navia.export.staging import check_free
+    from navia.export import FORMATS, check_target, find_format
 
     library = {"hf": "transformers", "torchvision": "torchvision"}.get(model.partition(":")[0], "timm")
     writes_folder = library == "transformers" and format_name in (None, "checkpoint")
     if out.is_dir() and format_name in FORMATS and not writes_folder:
         out = out / f"model{FORMATS[format_name].suffix}"
     find_format(out, format_name, library)
-    check_free(out, force)
+    check_target(out, force)
     return folder_to_write(out) if writes_folder and not out.suffix else file_to_write(out, out.name)
 
 

@@ -115,7 +115,7 @@ def run(
     from navia.adaptation.adapter import adapt
     from navia.bench.distributed import join, leave
     from navia.bench.predictions import Predictions, fingerprint_of, settings_of
-    from navia.integrations.loggers import Callbacks, named
+    from navia.integrations.loggers import Callbacks, from_spec
     from navia.methods.base import METHODS
     from navia.models.labels import class_names
 
@@ -125,7 +125,7 @@ def run(
                       label_shift=label_shift, limit=limit)  # fmt: skip
     out = file_to_write(out, "predictions.csv")
     save = save and file_to_write(save, "delta.safetensors")
-    callbacks = Callbacks(named(text) for text in (log or ()) if not rank)
+    callbacks = Callbacks(from_spec(text) for text in (log or ()) if not rank)
     options = method_options(method, option)
     vit = load_model(model, checkpoint, crop_only, device, lean, precision, num_classes=num_classes, labels=labels)
     opened = None if follow else _open(images, vit, class_names(vit), corruption, severity)

@@ -65,7 +65,7 @@ PrecisionOption = Annotated[str, typer.Option(help="float32, or bfloat16 (quicke
 
 
 def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
-    from navia.plugins import load_plugin
+    from navia.registry import load_plugin
 
     for name in () if context.resilient_parsing else names or ():
         load_plugin(name)

@@ -31,7 +31,7 @@ from navia.data.preprocessing import Preprocessing, open_image
 from navia.data.sources import Folder, scan
 from navia.errors import InputError, NaviaError, SpecError, known_names
 from navia.interrupts import interrupts_held_back
-from navia.io import UNFINISHED, exclusive, written_whole
+from navia.io import UNFINISHED_SUFFIX, atomic_write, lock_file
 
 DEFINITIONS = 1  # increase whenever a corruption gives other pixels: no tree may hold both
 QUALITY = 85
@@ -169,17 +169,19 @@ def lock_tree(target: Path, settings: dict[str, Any]) -> Iterator[None]:
         raise InputError(f"{str(target)!r} is a file, not a folder")
     target.mkdir(parents=True, exist_ok=True)
     path = target / SETTINGS_FILE
-    others = (entry for entry in target.iterdir() if not entry.name.endswith(UNFINISHED) and entry.name != SETTINGS_FILE)
+    others = (
+        entry for entry in target.iterdir() if not entry.name.endswith(UNFINISHED_SUFFIX) and entry.name != SETTINGS_FILE
+    )
     content = [entry.name for entry in others if entry.is_dir() or _is_complete(entry)]
     if content and not _is_complete(path):
         raise InputError(f"{str(target)!r} holds other things ({min(content)}, ...): choose a new or an empty folder")
-    with exclusive(target / LOCK_FILE, f"another run writes to {str(target)!r}: wait for it or choose another folder"):
-        for unfinished in target.rglob(f"*{UNFINISHED}"):  # left by killed runs
+    with lock_file(target / LOCK_FILE, f"another run writes to {str(target)!r}: wait for it or choose another folder"):
+        for unfinished in target.rglob(f"*{UNFINISHED_SUFFIX}"):  # left by killed runs
             unfinished.unlink(missing_ok=True)
         if _is_complete(path):
             _check_settings(path, settings)
         else:
-            with written_whole(path) as unfinished:
+            with atomic_write(path) as unfinished:
                 unfinished.write_text(json.dumps(settings, indent=2) + "\n")
         yield
 
@@ -231,7 +233,7 @@ class Writer:
             path = self.target / task.corruption / str(severity) / task.file
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with written_whole(path, sync=False) as unfinished:  # a million syncs would take longer than the images
+                with atomic_write(path, sync=False) as unfinished:  # a million syncs would take longer than the images
                     unfinished.write_bytes(data.getvalue())
             except OSError as error:
                 return Result(task, written, unwritable=f"cannot write {str(path)!r}: {error}")

@@ -18,7 +18,7 @@ from navia.data.corruptions import corrupt, corruption_seed, names
 from navia.data.layouts import SUFFIXES, ClassMatch, detect_layout, entries, folders, image_entries, match_classes
 from navia.data.preprocessing import Preprocessing, open_image
 from navia.errors import InputError, NaviaError, known_names
-from navia.io import expanded
+from navia.io import expand_user
 
 SHIFTED_LAYOUTS = ("imagenet-c", "imagenet-r", "imagenet-a")  # their images are not from the source domain
 
@@ -287,7 +287,7 @@ def open_domains(
         kind, _, name = str(where).partition(":")
         found = [(name or "clean", open_images(where))]
     else:
-        layout = detect_layout(expanded(where))
+        layout = detect_layout(expand_user(where))
         chosen = [part for part in layout.parts if parts is None or layout.kind != "imagenet-c" or part.name in parts]
         kind, found = layout.kind, [(part.name, scanner(part.path)) for part in chosen]
     known = tuple(class_names) if class_names else None
@@ -314,7 +314,7 @@ def open_images(where: str | Path, scanner: Callable[[Path], Folder] = scan, *, 
         from navia.data import sample
 
         return sample.source_images() if source else sample.unseen_images()
-    return _load_dataset(str(where)) if str(where).startswith("datasets:") else scanner(expanded(where))
+    return _load_dataset(str(where)) if str(where).startswith("datasets:") else scanner(expand_user(where))
 
 
 def _is_special(where: str | Path) -> bool:
@@ -335,7 +335,7 @@ def open_source(
     the same images. Every command and benchmark samples them here or in `leave_out_source`. The embedded sample keeps
     source images of its own, in random order already.
     """
-    if not _is_special(where) and detect_layout(expanded(where)).kind == "imagenet-c":
+    if not _is_special(where) and detect_layout(expand_user(where)).kind == "imagenet-c":
         raise InputError(f"{str(where)!r} holds corrupted images: give a folder of clean ones as the source")
     images = open_images(where, scanner, source=True)
     if count is not None and count > len(images) and not allow_fewer:
@@ -369,7 +369,7 @@ def shifted_message(opened: OpenedData) -> str:
 
 def local_folder(where: str) -> Path | None:
     """Folder of "datasets:FOLDER" or "datasets:FOLDER:SPLIT"; None for the name of a dataset."""
-    folder = expanded(where.removeprefix("datasets:").partition(":")[0])
+    folder = expand_user(where.removeprefix("datasets:").partition(":")[0])
     return folder if folder.is_dir() else None
 
 

@@ -1,34 +1,33 @@
-"""Whether an exported file answers as the adapter does: the same pictures through both, in batches of several sizes."""
+"""Whether an exported file predicts what the adapter predicts: the same images through both, in several batch sizes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from navia.export.frozen import ExportError, Frozen
+from navia.export.module import ExportError, FrozenModel
 from navia.models.base import ViT
+from navia.models.forward import forward
 from navia.reduction import NoReduction
 
-Answer = Callable[[Tensor], Tensor]
+Predict = Callable[[Tensor], Tensor]
 
-BATCHES = (1, 7)  # then the rest, in batches of 16
-NUDGE = 1e-6  # on normalised pixels, where one grey level is about 1e-2
-MADE_UP = 16
+BATCHES = (1, 7)  # then the other images, in batches of 16
+NOISE = 1e-6  # on normalised pixels; one grey level is about 1e-2
 
 
 @dataclass(frozen=True)
 class Parity:
-    """differences: the largest |difference| of a logit, by batch size. agree: pictures with the same top-1. beyond: pictures
-    that differ by more than the tolerance; undecided: those of them whose merging hangs on the last bits of the numbers, so
-    that the model itself answers differently when its pixels move by a millionth."""
+    """The result of a comparison. A tie is an image whose token merging depends on the last bits of the numbers: the model
+    itself predicts something else when its pixels change by a millionth."""
 
     images: int
-    differences: dict[int, float]
-    agree: int
-    beyond: int
-    undecided: int
+    differences: dict[int, float]  # largest absolute difference of a logit, by batch size
+    agree: int  # images with the same top-1 class
+    beyond: int  # images that differ by more than the tolerance
+    ties: int  # how many of these are ties
     tolerance: float
 
     @property
@@ -36,47 +35,48 @@ class Parity:
         return max(self.differences.values())
 
     @property
-    def fine(self) -> bool:
-        """No difference but for ties, and these few enough for the others to show something."""
-        return self.beyond == self.undecided <= self.images / 2
+    def passed(self) -> bool:
+        """No difference except by ties, and ties in at most half of the images."""
+        return self.beyond == self.ties <= self.images / 2
 
     def describe(self) -> str:
         sizes = ", ".join(str(size) for size in self.differences)
-        text = f"max |difference| {self.difference:.1e} over {self.images} pictures in batches of {sizes}; "
+        text = f"max |difference| {self.difference:.1e} over {self.images} images in batches of {sizes}; "
         text += f"top-1 agrees on {self.agree} of {self.images}"
         if self.beyond:
-            text += f"; {self.beyond} beyond {self.tolerance:g}, of which {self.undecided} by ties between tokens"
+            text += f"; {self.beyond} beyond {self.tolerance:g} ({self.ties} by ties between tokens)"
         return text
 
 
-def check(exported: Answer, eager: Answer, frozen: Frozen, images: Tensor, tolerance: float) -> Parity:
-    """`exported` against `eager` on all `images`."""
+def compare(exported: Predict, expected: Predict, frozen: FrozenModel, images: Tensor, tolerance: float) -> Parity:
+    """Compare the logits of `exported` with those of `expected` on all `images`."""
     differences: dict[int, float] = {}
-    agree = beyond = undecided = 0
-    for batch in _batches(images):
-        want, got = eager(batch), exported(batch)
+    agree = beyond = ties = 0
+    rest = images[sum(BATCHES) :]
+    for batch in (*images[: sum(BATCHES)].split(list(BATCHES)), *(rest.split(16) if len(rest) else ())):
+        want, got = expected(batch), exported(batch)
         if want.shape != got.shape:
-            raise ExportError(f"the exported file answers with shape {tuple(got.shape)}, not {tuple(want.shape)}")
-        apart = (got - want).abs().amax(dim=1).nan_to_num(nan=float("inf"))
-        differences[len(batch)] = max(differences.get(len(batch), 0.0), apart.max().item())
+            raise ExportError(f"the exported file returns logits of shape {tuple(got.shape)}, not {tuple(want.shape)}")
+        difference = (got - want).abs().amax(dim=1).nan_to_num(nan=float("inf"))
+        differences[len(batch)] = max(differences.get(len(batch), 0.0), difference.max().item())
         agree += int((got.argmax(dim=1) == want.argmax(dim=1)).sum())
-        for i in (apart > tolerance).nonzero().flatten().tolist():
+        for i in (difference > tolerance).nonzero().flatten().tolist():
             beyond += 1
-            undecided += _is_undecided(frozen, batch[i], tolerance)
-    return Parity(len(images), differences, agree, beyond, undecided, tolerance)
+            ties += _is_tie(frozen, batch[i], tolerance)
+    return Parity(len(images), differences, agree, beyond, ties, tolerance)
 
 
-def pictures(vit: ViT, images: Tensor | None) -> Tensor:
-    """What the check is made with: the given images, or made-up ones; enough of them for every batch size."""
+def comparison_images(vit: ViT, images: Tensor | None) -> Tensor:
+    """The given images, repeated until they fill every batch size, or random ones."""
     if images is None:
-        return made_up_pictures(vit, MADE_UP)
+        return random_images(vit, 16)
     vit.check_images(images.to(vit.device))
     least = sum(BATCHES)
     return images.float().cpu().repeat(-(-least // len(images)), 1, 1, 1)[: max(least, len(images))]
 
 
-def made_up_pictures(vit: ViT, count: int, seed: int = 0) -> Tensor:
-    """Random pictures with the spectrum of photographs (amplitude 1/f, colours that go together), preprocessed."""
+def random_images(vit: ViT, count: int, seed: int = 0) -> Tensor:
+    """Random preprocessed images with the spectrum of photographs (amplitude 1/f, correlated colours)."""
     height, width = vit.image_size or vit.preprocessing.size
     random = np.random.default_rng(seed)
     shape = (count, vit.in_chans, height, width)
@@ -89,23 +89,16 @@ def made_up_pictures(vit: ViT, count: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(((grey - mean) / std).astype(np.float32))
 
 
-def _batches(images: Tensor) -> Iterator[Tensor]:
-    start = 0
-    for size in BATCHES:
-        yield images[start : start + size]
-        start += size
-    yield from images[start:].split(16) if start < len(images) else ()
-
-
 @torch.no_grad()
-def _is_undecided(frozen: Frozen, image: Tensor, tolerance: float) -> bool:
-    """Whether nudges far below a grey level change which tokens go together, and with that the answer: two runtimes round
+def _is_tie(frozen: FrozenModel, image: Tensor, tolerance: float) -> bool:
+    """Whether noise far below a grey level changes which tokens are merged, and with that the logits. Two runtimes round
     differently, and neither choice is then the right one."""
     if isinstance(frozen.reduce, NoReduction):
         return False
-    generator = torch.Generator().manual_seed(0)
-    nudges = torch.randn(16, *image.shape, generator=generator) * NUDGE
-    nudged = torch.cat([image.unsqueeze(0), image + nudges])
-    answers, groups = frozen(nudged), frozen.groups(nudged)
-    moved = (answers - answers[:1]).abs().amax(dim=1) > tolerance
-    return bool((moved & (groups != groups[:1]).any(dim=1)).any())
+    noise = torch.randn(16, *image.shape, generator=torch.Generator().manual_seed(0)) * NOISE
+    images = torch.cat([image.unsqueeze(0), image + noise])
+    out = forward(frozen.vit, images, frozen.reduce, edits=frozen.touch, classes=frozen.classes, trace=True)
+    assert out.tokens.sources is not None
+    merged = out.tokens.sources.unsqueeze(2) == out.tokens.sources.unsqueeze(1)  # which tokens are together [B, N, N]
+    changed = (out.logits - out.logits[:1]).abs().amax(dim=1) > tolerance
+    return bool((changed & (merged != merged[:1]).flatten(1).any(dim=1)).any())

@@ -1,1 +1,1 @@
-"""Others meet an adapter here: loggers, Hugging Face pipelines."""
+"""Adapters in other tools: loggers, Hugging Face pipelines."""

@@ -1,48 +1,56 @@
-"""What happens at every step, told to others: TensorBoard, Weights & Biases, MLflow, or a class of one's own.
+"""Callbacks of an adapter, and loggers for TensorBoard, Weights & Biases and MLflow.
 
-    adapter = navia.adapt(vit, "navia", "tome:8", source, callbacks=[TensorBoard("logs")])
-
-A callback never costs an answer: where `step` or `finish` raises, the error is logged and the stream
-goes on; after three failures in a row the callback is left out. What `start` raises is passed on: nothing is lost yet.
+If `step` or `finish` raises, the error is logged and adaptation continues; after three failures in a row the callback is
+removed. Errors of `start` are passed on.
 """
 
-import functools
-import importlib
 import logging
 import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from navia.errors import NaviaError, SpecError
+from navia.errors import NaviaError, SpecError, import_optional
 
 if TYPE_CHECKING:
     from navia.adaptation.adapter import Adapter, Step
 
 log = logging.getLogger("navia.integrations.loggers")
 
-_FAILURES = 3  # in a row, after which a callback is left out
-
 
 class Callback(Protocol):
-    """Subclass it and write `step`; the other two may stay as they are."""
+    """Base class of callbacks. Override `step`; `start` and `finish` are optional.
+
+    Example:
+        >>> class WriteEntropy(navia.Callback):
+        ...     def start(self, adapter):
+        ...         self.file = open(f"{adapter.source_vit.name}.txt", "w")
+        ...     def step(self, step):
+        ...         self.file.write(f"{step.number} {step.entropy}\\n")
+        ...     def finish(self):
+        ...         self.file.close()
+        >>> adapter = navia.adapt(vit, "tent", callbacks=[WriteEntropy()])
+    """
 
     def start(self, adapter: "Adapter") -> None:
-        """An adapter was made that will tell its steps."""
+        """Called once, when `adapter` is created. An error that is raised here stops the program before the first batch."""
 
     @abstractmethod
     def step(self, step: "Step") -> None:
-        """A batch was answered and adapted to."""
+        """Called after every batch.
+
+        Args:
+            step: Number, entropy, loss and times of the batch, as in `adapter.last`.
+        """
 
     def finish(self) -> None:
-        """The stream is over: write what is still in memory."""
+        """Called at the end of the stream: write what is still in memory."""
 
 
 class Callbacks:
-    """Tells several callbacks, and survives those that fail."""
+    """Calls several callbacks and removes those that keep failing."""
 
     def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
         self.callbacks = list(callbacks)
@@ -53,81 +61,77 @@ class Callbacks:
             callback.start(adapter)
 
     def step(self, step: "Step") -> None:
-        for callback in tuple(self.callbacks):
-            self._tell(callback, functools.partial(callback.step, step))
+        self._call("step", step)
 
     def finish(self) -> None:
+        self._call("finish")
+
+    def _call(self, hook: str, *arguments: object) -> None:
         for callback in tuple(self.callbacks):
-            self._tell(callback, callback.finish)
-
-    def _tell(self, callback: Callback, what: Callable[[], None]) -> None:
-        try:
-            what()
-            self._failures.pop(id(callback), None)
-        except Exception as error:
-            failures = self._failures[id(callback)] = self._failures.get(id(callback), 0) + 1
-            name = type(callback).__name__
-            log.warning("callback %s failed, the stream goes on: %s: %s", name, type(error).__name__, error)
-            if failures >= _FAILURES:
-                self.callbacks.remove(callback)
-                log.error("callback %s failed %d times in a row and is left out from now on", name, failures)
+            try:
+                getattr(callback, hook)(*arguments)
+                self._failures.pop(id(callback), None)
+            except Exception as error:
+                failures = self._failures[id(callback)] = self._failures.get(id(callback), 0) + 1
+                name = type(callback).__name__
+                log.warning("callback %s failed, adaptation continues: %s: %s", name, type(error).__name__, error)
+                if failures == 3:
+                    self.callbacks.remove(callback)
+                    log.error("callback %s failed %d times in a row and is removed", name, failures)
 
 
-def numbers(step: "Step") -> dict[str, float]:
-    """A step as named numbers; what a method does not have is left out. guard: 1 where it went back."""
-    measured = {"entropy": step.entropy, "loss": step.loss, "discrepancy": step.discrepancy}
-    counted = {"images": step.images, "kept": step.kept, "guard": int(step.guard is not None)}
-    seconds = {"seconds_answer": step.seconds_predict, "seconds_update": step.seconds_update}
-    every = {**measured, **counted, **seconds}
-    return {f"navia/{name}": float(value) for name, value in every.items() if value is not None}
+def step_metrics(step: "Step") -> dict[str, float]:
+    """A step as named numbers, without those that are None. guard is 1 if the guard restored an earlier state."""
+    names = ("entropy", "loss", "discrepancy", "images", "kept", "seconds_answer", "seconds_update")
+    values = {name: getattr(step, name) for name in names} | {"guard": step.guard is not None}
+    return {f"navia/{name}": float(value) for name, value in values.items() if value is not None}
 
 
-def settings(adapter: "Adapter") -> dict[str, str]:
-    """What the steps are made with."""
+def adapter_settings(adapter: "Adapter") -> dict[str, str]:
+    """Model, method and reducer of an adapter as text."""
     method = adapter.method
-    return {
-        "model": adapter.source_vit.name,
-        "method": method.name,
-        "options": str(method.options),
-        "reduce": str(method.reduce),
-        "trainable": str(adapter.trainable),
-    }
+    settings = {"model": adapter.source_vit.name, "method": method.name, "options": method.options, "reduce": method.reduce}
+    return {name: str(value) for name, value in {**settings, "trainable": adapter.trainable}.items()}
 
 
-class _Tracker(Callback):
-    """What the three have in common: a place on the axis that only grows, and an end as a context manager."""
+class _Logger(Callback):
+    """What the loggers share: a step number that grows over resets of the adapter, and `finish` at the end of `with`."""
 
     def __init__(self) -> None:
-        self.place = 0
-        self._before = 0
-        self._number = 0
+        self.global_step = self._offset = self._number = 0
+        self._close: Callable[[], object] | None = None  # set while a file or run is open
 
     def step(self, step: "Step") -> None:
-        if step.number <= self._number:  # the adapter was reset: its count starts anew, the axis does not
-            self._before += self._number
+        if step.number <= self._number:  # the adapter was reset and counts from 1 again
+            self._offset += self._number
         self._number = step.number
-        self.place = self._before + step.number
+        self.global_step = self._offset + step.number
         self.write(step)
 
     @abstractmethod
     def write(self, step: "Step") -> None: ...
 
+    def finish(self) -> None:
+        if self._close is not None:
+            self._close()
+            self._close = None
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *trouble: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.finish()
 
 
-class TensorBoard(_Tracker):
-    """Scalars `navia/...` in event files below `log_dir`, and the guard's verdicts as text. A stream that goes on in the
-    same folder replaces what was written there from its first step on."""
+class TensorBoard(_Logger):
+    """Scalars `navia/...` in event files in `log_dir`, and the guard's messages as text. A later stream in the same folder
+    replaces what was written there from its first step on."""
 
     def __init__(self, log_dir: str | Path) -> None:
         super().__init__()
+        import_optional("tensorboard", "TensorBoard", "pip install 'navia[log]'")
         self.log_dir = Path(log_dir)
         self._writer: Any = None
-        _needed("tensorboard", "TensorBoard", "pip install 'navia[log]'")
         self._settings: dict[str, str] = {}
 
     def start(self, adapter: "Adapter") -> None:
@@ -135,109 +139,81 @@ class TensorBoard(_Tracker):
             self.log_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SpecError(f"cannot write TensorBoard's files to {str(self.log_dir)!r}: {error}") from error
-        self._settings = settings(adapter)
+        self._settings = adapter_settings(adapter)
 
     def write(self, step: "Step") -> None:
-        writer = self._writer or self._open()
-        for name, value in numbers(step).items():
-            writer.add_scalar(name, value, self.place)
+        if self._close is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.log_dir), purge_step=self.global_step)
+            self._close = self._writer.close
+            weakref.finalize(self, self._close)  # if nobody calls finish, write when the program ends
+            table = "\n".join(f"    {name}: {value}" for name, value in self._settings.items())
+            self._writer.add_text("navia/settings", table, self.global_step)
+        for name, value in step_metrics(step).items():
+            self._writer.add_scalar(name, value, self.global_step)
         if step.guard:
-            writer.add_text("navia/guard", step.guard, self.place)
-
-    def finish(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _open(self) -> Any:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(self.log_dir), purge_step=self.place)
-        weakref.finalize(self, self._writer.close)  # what nobody finished is written when the program ends
-        table = "\n".join(f"    {name}: {value}" for name, value in self._settings.items())
-        if table:
-            self._writer.add_text("navia/settings", table, self.place)
-        return self._writer
+            self._writer.add_text("navia/guard", step.guard, self.global_step)
 
 
-class WandB(_Tracker):
+class WandB(_Logger):
     """A run of Weights & Biases; options go to `wandb.init` (mode="offline" needs no account)."""
 
     def __init__(self, project: str = "navia", **options: Any) -> None:
         super().__init__()
-        self._wandb = _needed("wandb", "Weights & Biases", "pip install wandb")
+        self._wandb = import_optional("wandb", "Weights & Biases", "pip install wandb")
         self.options = {"project": project, **options}
         self.run: Any = None
 
     def start(self, adapter: "Adapter") -> None:
-        if self.run is None:
-            try:
-                self.run = self._wandb.init(**{"config": settings(adapter), **self.options})
-            except self._wandb.errors.Error as error:
-                raise NaviaError(
-                    f"Weights & Biases does not start (WANDB_MODE=offline needs no account): {error}"
-                ) from error
+        if self._close is not None:
+            return
+        try:
+            self.run = self._wandb.init(**{"config": adapter_settings(adapter), **self.options})
+        except self._wandb.errors.Error as error:
+            raise NaviaError(f"wandb does not start (WANDB_MODE=offline needs no account): {error}") from error
+        self._close = self.run.finish
 
     def write(self, step: "Step") -> None:
-        self.run.log(numbers(step), step=self.place)
-
-    def finish(self) -> None:
-        if self.run is not None:
-            self.run.finish()
-            self.run = None
+        self.run.log(step_metrics(step), step=self.global_step)
 
 
-class MLflow(_Tracker):
+class MLflow(_Logger):
     """A run of MLflow at `uri`: a server (http://localhost:5000) or a database (sqlite:///mlflow.db)."""
 
     def __init__(self, uri: str, experiment: str = "navia") -> None:
         super().__init__()
-        self._mlflow: Any = _needed("mlflow", "MLflow", "pip install mlflow (mlflow-skinny is enough for a server)")
-        self.uri = uri
-        self.experiment = experiment
+        self._mlflow = import_optional("mlflow", "MLflow", "pip install mlflow (mlflow-skinny is enough for a server)")
+        self.uri, self.experiment = uri, experiment
         self.client: Any = None
         self.run_id: str | None = None
 
     def start(self, adapter: "Adapter") -> None:
-        if self.run_id is None:
-            try:
-                self._begin(settings(adapter))
-            except self._mlflow.exceptions.MlflowException as error:
-                raise NaviaError(f"MLflow cannot write to {self.uri!r}: {error}") from error
-
-    def _begin(self, described: dict[str, str]) -> None:
-        self.client = self._mlflow.MlflowClient(tracking_uri=self.uri)  # of its own: the caller's active run is left alone
-        known = self.client.get_experiment_by_name(self.experiment)
-        place = known.experiment_id if known else self.client.create_experiment(self.experiment)
-        self.run_id = self.client.create_run(place).info.run_id
-        for name, value in described.items():
-            self.client.log_param(self.run_id, name, value[:500])  # MLflow refuses longer ones
+        if self._close is not None:
+            return
+        try:
+            self.client = self._mlflow.MlflowClient(tracking_uri=self.uri)  # does not touch the caller's active run
+            known = self.client.get_experiment_by_name(self.experiment)
+            experiment_id = known.experiment_id if known else self.client.create_experiment(self.experiment)
+            self.run_id = self.client.create_run(experiment_id).info.run_id
+            for name, value in adapter_settings(adapter).items():
+                self.client.log_param(self.run_id, name, value[:500])  # MLflow refuses longer ones
+        except self._mlflow.exceptions.MlflowException as error:
+            raise NaviaError(f"MLflow cannot write to {self.uri!r}: {error}") from error
+        self._close = lambda: self.client.set_terminated(self.run_id)
 
     def write(self, step: "Step") -> None:
-        now = int(1000 * time.time())
-        metrics = [self._mlflow.entities.Metric(name, value, now, self.place) for name, value in numbers(step).items()]
+        now, metric = int(1000 * time.time()), self._mlflow.entities.Metric
+        metrics = [metric(name, value, now, self.global_step) for name, value in step_metrics(step).items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 
-    def finish(self) -> None:
-        if self.run_id is not None:
-            self.client.set_terminated(self.run_id)
-            self.run_id = None
+
+LOGGERS: dict[str, Callable[[str], Callback]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
 
 
-KINDS: dict[str, Callable[[str], Callback]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
-
-
-def named(text: str) -> Callback:
-    """A callback from its text form: tensorboard:DIR, wandb:PROJECT or mlflow:URI."""
-    kind, _, where = text.partition(":")
-    if kind not in KINDS or not where:
-        raise SpecError(f"a log is tensorboard:DIR, wandb:PROJECT or mlflow:URI, not {text!r}")
-    return KINDS[kind](where)
-
-
-def _needed(module: str, name: str, install: str) -> ModuleType:
-    """The module, imported only now, or an error that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise NaviaError(f"{name} needs the {module} package: {install}") from error
+def from_spec(spec: str) -> Callback:
+    """Create a logger from its text form: tensorboard:DIR, wandb:PROJECT or mlflow:URI."""
+    kind, _, target = spec.partition(":")
+    if kind not in LOGGERS or not target:
+        raise SpecError(f"a log is tensorboard:DIR, wandb:PROJECT or mlflow:URI, not {spec!r}")
+    return LOGGERS[kind](target)

@@ -13,6 +13,7 @@ from navia.models.base import ViT
 from navia.models.checkpoint import load_checkpoint, num_classes_in
 from navia.models.device import find_precision
 from navia.models.labels import pretrained_labels, read_labels
+from navia.models.unwrap import unwrap_module
 
 SUPPORTED = (
     "timm VisionTransformer with a [CLS] token (plain, DeiT, distilled DeiT, DeiT-III, CLIP towers, DINOv2 with or without"
@@ -80,6 +81,7 @@ def load(
     if isinstance(model, nn.Module):
         if options:
             raise ModelError(f"options {', '.join(options)} are for models that are loaded by name, not for a module")
+        model = unwrap_module(model)
         module, given, name = copy.deepcopy(model) if checkpoint is not None else model, preprocessing, None
     else:
         if checkpoint is not None and not {"num_classes", "num_labels"} & options.keys():

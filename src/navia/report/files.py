@@ -7,7 +7,7 @@ from typing import Any
 
 from navia.bench.store import Store
 from navia.errors import InputError, NaviaError
-from navia.io import printable, written_whole
+from navia.io import atomic_write, printable
 from navia.report.examples import example_pictures
 from navia.report.figures import draw_figures
 from navia.report.index_page import index_page
@@ -122,7 +122,7 @@ def save_text(path: Path, text: str) -> None:
     """A reader never sees half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path, sync=False) as unfinished:  # it can be made again at any time
+        with atomic_write(path, sync=False) as unfinished:  # it can be made again at any time
             unfinished.write_text(printable(text), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {str(path)!r}: {error}") from error

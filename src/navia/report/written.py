@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from navia.errors import InputError
-from navia.io import written_whole
+from navia.io import atomic_write
 
 LIST = "navia-report.json"
 
@@ -52,7 +52,7 @@ class Written:
             self._listed.add(name)
             self._save()
         path = self.folder / name
-        with written_whole(path, sync=False) as unfinished:  # it can be made again at any time
+        with atomic_write(path, sync=False) as unfinished:  # it can be made again at any time
             yield unfinished
         self.paths.append(path)
 
@@ -68,5 +68,5 @@ class Written:
 
     def _save(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(self.folder / LIST, sync=False) as unfinished:
+        with atomic_write(self.folder / LIST, sync=False) as unfinished:
             unfinished.write_text(json.dumps({"files": sorted(self._listed)}, indent=1) + "\n", encoding="utf-8")

@@ -3,13 +3,13 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
 
 from navia.adaptation.adapter import Adapter
 from navia.adaptation.delta import BrokenDeltaError
 from navia.errors import InputError
-from navia.io import exclusive
+from navia.io import lock_file
 
 _NOTE = "serve"  # under which the counters stand in the delta's metadata
 
@@ -24,14 +24,14 @@ class Checkpoints:
         self.step: int | None = None
         self.written: float | None = None
         self.failures = 0  # writes that failed, of this process
-        self._lock: BinaryIO | None = None
+        self._lock: ExitStack | None = None
 
     def claim(self) -> None:
         """Two services that write to one folder would mix their states."""
         refusal = f"another service keeps its state in {str(self.folder)!r}; give each its own --state"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = exclusive(self.folder / "lock", refusal)
+            self._lock = lock_file(self.folder / "lock", refusal)
         except OSError as error:
             raise InputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from error
 

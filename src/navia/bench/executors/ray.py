@@ -10,9 +10,8 @@ from navia.bench.estimate import longest_first
 from navia.bench.grid import Engine, Failure, Outcome, attempt
 from navia.errors import NaviaError
 from navia.methods.base import METHODS
-from navia.plugins import Plugin, load, loaded
 from navia.reduction import REDUCERS
-from navia.registry import Registry
+from navia.registry import Plugin, Registry, load_plugin, loaded_plugins
 
 TRIES = 3
 
@@ -61,7 +60,7 @@ class Own:
 
 
 def _own(wanted: Sequence[Cell], pickle: Any) -> Own:
-    plugins = tuple(loaded())
+    plugins = loaded_plugins()
     known = {plugin.module for plugin in plugins}
     methods = _pickled(METHODS, {cell.method for cell in wanted}, known, pickle)
     reducers = _pickled(REDUCERS, {reducer_of(cell) for cell in wanted}, known, pickle)
@@ -70,7 +69,7 @@ def _own(wanted: Sequence[Cell], pickle: Any) -> Own:
 
 def _pickled(registry: Registry[Any], names: set[str], known: set[str], pickle: Any) -> dict[str, bytes]:
     """known: modules that workers load by themselves."""
-    own = registry.own()
+    own = registry.third_party()
     return {name: pickle.dumps(own[name]) for name in names & own.keys() if own[name].__module__ not in known}
 
 
@@ -96,7 +95,7 @@ def _in_worker(cell: Cell, cpus: float, workers: int, own: Own) -> Outcome:
 def _register(own: Own, cell: Cell) -> None:
     """In a worker, what the cell needs and nobody registered there yet."""
     for plugin in own.plugins:
-        load(plugin)
+        load_plugin(plugin)
     _unpickle(METHODS, cell.method, own.methods)
     _unpickle(REDUCERS, reducer_of(cell), own.reducers)
 
