@@ -14,7 +14,7 @@ from PIL import Image
 
 from navia.data.domain import DatasetPictures, Domain, Pixels, corrupted
 from navia.data.folder import open_image, scan
-from navia.data.loader import Batch, Loader, Share, Shot
+from navia.data.loader import Batch, Loader, Share, Shot, batch_images, iterate_batches
 from navia.data.preprocessing import Preprocessing
 from navia.data.streams import Stream, Stretch, make_stream
 from navia.errors import InputError, SpecError
@@ -360,3 +360,125 @@ class TestDatasets:
         (batch,) = loader
         assert batch.labels.tolist() == [0, 3]
         assert [name for name, _ in loader.unreadable] == ["0000001", "0000002"]
+
+
+class Squares(torch.utils.data.Dataset[Any]):
+    """Twelve samples whose brightness is their index; `make` turns (Pillow image, label) into the sample."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(Image.new("RGB", (32, 32), (index,) * 3), index % 3)
+
+
+def levels(images: torch.Tensor) -> list[int]:
+    return [int(level) for level in (images.mean(dim=(1, 2, 3)) * 255).round()]
+
+
+class TestAnyData:
+    """Batches of whatever a user has."""
+
+    @pytest.mark.parametrize("batch", [lambda x: x, lambda x: (x, 1), lambda x: [x], lambda x: {"pixel_values": x},
+                                       lambda x: {"label": 0, "image": x}, lambda x: {"images": x}])  # fmt: skip
+    def test_images_of_the_usual_batches(self, batch: Any) -> None:
+        images = torch.zeros(2, 3, 32, 32)
+        assert batch_images(batch(images)) is images
+
+    @pytest.mark.parametrize(
+        ("batch", "complaint"),
+        [
+            ((), "empty tuple"),
+            ({"x": 1}, "pixel_values, images or image; it has x"),
+            ("text", "got str: give a tensor"),
+            ([Image.new("RGB", (3, 3))], r"got Image: .*preprocessing\.batch"),
+            ((np.zeros((1, 3, 8, 8)), 1), "got ndarray"),
+        ],
+    )
+    def test_other_batches_are_refused(self, batch: Any, complaint: str) -> None:
+        with pytest.raises(InputError, match=complaint):
+            batch_images(batch)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda image, label: (image, label),
+            lambda image, label: (PLAIN(image), torch.tensor(label)),
+            lambda image, label: {"image": image, "label": label},
+            lambda image, label: (np.asarray(image), np.int64(label)),
+        ],
+    )
+    def test_map_style_datasets(self, make: Any) -> None:
+        batches = list(iterate_batches(Squares(make), PLAIN, 5, seed=1))
+        assert [len(images) for images, _ in batches] == [5, 5, 2]
+        order = [level for images, _ in batches for level in levels(images)]
+        assert order != sorted(order)
+        assert sorted(order) == list(range(12))
+        assert [int(label) for _, labels in batches for label in labels] == [level % 3 for level in order]
+        (short, labels), *rest = iterate_batches(Squares(make), PLAIN, 5, limit=3, seed=1)
+        assert (levels(short), len(labels), rest) == (order[:3], 3, [])
+
+    def test_workers_and_the_global_random_state(self) -> None:
+        before = torch.get_rng_state()
+        data = Squares(pair)
+        alone, helped = (list(iterate_batches(data, PLAIN, 5, workers=workers)) for workers in (0, 2))
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(alone, helped, strict=True))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_datasets_without_labels_and_with_other_labels(self) -> None:
+        ((_, labels),) = iterate_batches(Squares(lambda image, label: image), PLAIN)
+        assert labels is None
+        with pytest.raises(InputError, match="label 'cat', not a class index"):
+            list(iterate_batches(Squares(lambda image, label: (image, "cat")), PLAIN))
+
+    def test_loaders_tensors_and_streams_keep_their_order(self) -> None:
+        stream = make_stream(domains(7, 5), seed=None)
+        images = torch.cat([batch.images for batch in Loader(stream, PLAIN, 4)])
+        targets = torch.arange(12) % 3
+        dataset = torch.utils.data.TensorDataset(images, targets)
+        for data in (images, torch.utils.data.DataLoader(dataset, 4), stream, Loader(stream, PLAIN, 4)):
+            found = list(iterate_batches(data, PLAIN, 4, limit=10))
+            assert torch.equal(torch.cat([x for x, _ in found]), images[:10])
+        assert found[0][1] is not None
+        assert next(iterate_batches(images, PLAIN))[1] is None
+
+    def test_folders(self, folder: Path) -> None:
+        ((images, labels),) = iterate_batches(folder, PLAIN)
+        assert (levels(images), labels) == (list(range(12)), None)
+        for i in range(12):
+            (folder / f"class{i % 3}").mkdir(exist_ok=True)
+            (folder / f"{i:02}.png").rename(folder / f"class{i % 3}" / f"{i:02}.png")
+        ((images, labels),) = iterate_batches(str(folder), PLAIN, seed=3)
+        assert labels is not None
+        assert levels(images) != list(range(12))
+        assert labels.tolist() == [level % 3 for level in levels(images)]
+        ((_, named),) = iterate_batches(folder, PLAIN, seed=3, num_classes=3, class_names=["class2", "class1", "class0"])
+        assert named is not None
+        assert named.tolist() == [2 - level % 3 for level in levels(images)]
+
+    def test_torchvision_image_folder(self, folder: Path) -> None:
+        datasets = pytest.importorskip("torchvision.datasets")
+        (folder / "only").mkdir()
+        for path in folder.glob("*.png"):
+            path.rename(folder / "only" / path.name)
+        ((images, labels),) = iterate_batches(datasets.ImageFolder(str(folder)), PLAIN)
+        assert sorted(levels(images)) == list(range(12))
+        assert labels is not None
+        assert labels.tolist() == [0] * 12
+
+    def test_other_data_is_refused(self) -> None:
+        for data in (3, None, {"images": torch.zeros(1)}):
+            with pytest.raises(InputError, match=f"cannot read images from {type(data).__name__}: give a folder"):
+                next(iterate_batches(data, PLAIN))
+        with pytest.raises(InputError, match="2 images but 1 labels"):
+            next(iterate_batches([(torch.zeros(2, 3, 32, 32), torch.tensor([1]))], PLAIN))
+        for numbers in ({"batch_size": 0}, {"limit": 0}, {"workers": -1}):
+            with pytest.raises(SpecError, match="at least"):
+                next(iterate_batches(torch.zeros(1, 3, 32, 32), PLAIN, **numbers))
+
+
+def pair(image: Image.Image, label: int) -> tuple[Image.Image, int]:
+    return image, label

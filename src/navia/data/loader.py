@@ -1,15 +1,19 @@
 """A stream of positions -> batches of tensors, decoded (and corrupted) in worker processes, in the stream's order."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from navia.data.domain import DatasetPictures, Domain
+from navia.data.open import open_domains, open_images
 from navia.data.preprocessing import Preprocessing
-from navia.data.streams import Stream
+from navia.data.streams import Stream, make_stream
 from navia.errors import InputError, SpecError
 
 Shot = tuple[int, int, int]  # stretch, domain, position
@@ -28,20 +32,162 @@ class Batch:
     reset: bool
 
 
-def batch_images(batch: Any) -> Any:
-    """What holds the images in a batch of any usual loader: itself (a tensor), its first element (a tuple or list), its
-    pixel_values, images or image (a dict), or its attribute images (navia's own). Unchecked."""
-    if isinstance(batch, Mapping):
-        key = next((key for key in ("pixel_values", "images", "image") if key in batch), None)
+def batch_images(batch: Any) -> Tensor:
+    """Return the images of a batch from any common loader.
+
+    Args:
+        batch: A tensor; a tuple or list with the images first (`ImageFolder`); a dict with `pixel_values`, `images` or
+            `image` (Hugging Face); or an object with an attribute `images` (`Batch`).
+
+    Raises:
+        InputError: There is no image tensor at that place.
+    """
+    images = _image_of(batch)
+    if not isinstance(images, Tensor):
+        raise InputError(
+            f"images must be a tensor [B, C, H, W], got {type(images).__name__}: give a tensor, (images, labels), or a dict "
+            "with pixel_values, images or image; vit.preprocessing.batch(...) makes a tensor of Pillow images"
+        )
+    return images
+
+
+def batch_labels(batch: Any) -> Tensor | None:
+    """Return the labels [B] of a batch as `batch_images` takes it; None if it has none or all are unknown (-1)."""
+    found = _label_of(batch)
+    if found is None:
+        return None
+    try:
+        labels = torch.as_tensor(found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"labels of a batch must be class indices, got {type(found).__name__} ({error})") from error
+    if labels.dim() != 1 or labels.is_floating_point():
+        raise InputError(f"labels of a batch must be class indices [B], got {labels.dtype} {tuple(labels.shape)}")
+    return None if len(labels) and bool((labels < 0).all()) else labels.long()
+
+
+def iterate_batches(
+    data: Any,
+    preprocessing: Preprocessing,
+    batch_size: int = 64,
+    limit: int | None = None,
+    workers: int = 0,
+    seed: int = 0,
+    *,
+    num_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Iterate over (images, labels) of any data that navia takes.
+
+    Args:
+        data: A folder, "embedded" or "datasets:NAME"; a `Domain` or `Stream`; a Hugging Face dataset; a map-style
+            `torch.utils.data.Dataset` of images or (image, label); a `DataLoader` or another iterable of batches as
+            `batch_images` takes them; or a tensor [N, C, H, W].
+        preprocessing: Applied to files and to Pillow images. Tensors are taken as they are.
+        batch_size: Images per batch. Batches of a loader keep their own size.
+        limit: Maximum number of images.
+        workers: Processes that decode images. A loader has its own.
+        seed: Order of labelled images. Unlabelled folders are read in the order of their names, loaders and tensors in
+            their own order.
+        num_classes: Number of classes of the model, to give class folders the model's labels (see `open_domains`). Without
+            it, labels are positions among the sorted class folders, as in torchvision's `ImageFolder`.
+        class_names: The model's class names, for the same purpose.
+
+    Yields:
+        Images [B, C, H, W] and labels [B], or None without labels.
+
+    Raises:
+        InputError: The data is of another kind, or an image cannot be read.
+
+    Example:
+        >>> for images, labels in iterate_batches("photos", vit.preprocessing, batch_size=32):
+        ...     logits = adapter(images)
+    """
+    if batch_size < 1 or workers < 0 or (limit is not None and limit < 1):
+        raise SpecError(f"batch_size and limit must be at least 1, workers at least 0; got {batch_size}, {limit}, {workers}")
+    classes = None
+    if isinstance(data, str | Path) and num_classes is not None:
+        opened = open_domains(data, num_classes, class_names)
+        classes = None if opened.classes is None else torch.tensor(opened.classes)
+        labelled = opened.domains[0].collection.labels is not None
+        data = make_stream(opened.domains, seed=seed if labelled else None)
+    seen = 0
+    for batch in _any_batches(data, preprocessing, batch_size, limit, workers, seed):
+        images, labels = batch_images(batch), batch_labels(batch)
+        if labels is not None and len(labels) != len(images):
+            raise InputError(f"a batch has {len(images)} images but {len(labels)} labels")
+        if labels is not None and classes is not None:
+            labels = classes[labels]
+        kept = len(images) if limit is None else min(len(images), limit - seen)
+        yield images[:kept], None if labels is None else labels[:kept]
+        seen += kept
+        if limit is not None and seen >= limit:
+            return
+
+
+def _any_batches(
+    data: Any, preprocessing: Preprocessing, batch_size: int, limit: int | None, workers: int, seed: int
+) -> Iterable[Any]:
+    if isinstance(data, str | Path):
+        data = Domain(str(data), open_images(data))
+    elif hasattr(data, "column_names") and hasattr(data, "features"):  # of Hugging Face datasets
+        data = Domain("dataset", DatasetPictures(data))
+    if isinstance(data, Domain):
+        data = make_stream([data], seed=None if data.collection.labels is None else seed)
+    if isinstance(data, Stream):
+        return Loader(data, preprocessing, batch_size, workers)
+    if isinstance(data, Tensor):
+        return data.split(batch_size)
+    if isinstance(data, Dataset) and hasattr(data, "__len__"):
+        order = np.random.default_rng(seed).permutation(len(data))[:limit].tolist()
+        samples = _Samples(data, preprocessing)
+        return DataLoader(samples, batch_size, sampler=order, num_workers=workers, generator=torch.Generator())
+    if isinstance(data, Iterable) and not isinstance(data, Mapping | Dataset):
+        return data
+    raise InputError(
+        f"cannot read images from {type(data).__name__}: give a folder, a map-style dataset, a DataLoader of tensors, "
+        "tuples or dicts, or a tensor"
+    )
+
+
+def _image_of(item: Any) -> Any:
+    """The images of a batch or the image of a sample, unchecked."""
+    if isinstance(item, Mapping):
+        key = next((key for key in ("pixel_values", "images", "image") if key in item), None)
         if key is None:
-            has = ", ".join(map(str, batch)) or "nothing"
-            raise InputError(f"a batch that is a dict needs its images as pixel_values, images or image; it has {has}")
-        return batch[key]
-    if isinstance(batch, tuple | list):
-        if not batch:
-            raise InputError(f"a batch is an empty {type(batch).__name__}: its images must come first")
-        return batch[0]
-    return getattr(batch, "images", batch)
+            found = ", ".join(map(str, item)) or "nothing"
+            raise InputError(f"a batch that is a dict needs its images as pixel_values, images or image; it has {found}")
+        return item[key]
+    if isinstance(item, tuple | list):
+        if not item:
+            raise InputError(f"a batch is an empty {type(item).__name__}: its images must come first")
+        return item[0]
+    return getattr(item, "images", item)
+
+
+def _label_of(item: Any) -> Any:
+    """The labels of a batch or the label of a sample, unchecked; None without any."""
+    if isinstance(item, Mapping):
+        return next((item[key] for key in ("labels", "label") if key in item), None)
+    if isinstance(item, tuple | list):
+        return item[1] if len(item) > 1 else None
+    return getattr(item, "labels", None)
+
+
+class _Samples(Dataset[tuple[Tensor, int]]):
+    """Samples of a map-style dataset as (image tensor, label or -1)."""
+
+    def __init__(self, dataset: Any, preprocessing: Preprocessing) -> None:
+        self.dataset = dataset
+        self.preprocessing = preprocessing
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        sample = self.dataset[index]
+        image, label = _image_of(sample), _label_of(sample)
+        try:
+            number = -1 if label is None else int(label)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"sample {index} of the dataset has the label {label!r}, not a class index") from error
+        return image if isinstance(image, Tensor) else self.preprocessing(image), number
 
 
 class Share:

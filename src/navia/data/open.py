@@ -68,6 +68,15 @@ def open_domains(
     return Opened(kind, tuple(corrupted(found[0][1], corruptions, severity, seed)), classes, names)
 
 
+def open_images(where: str | Path) -> Collection:
+    """Images of a folder, of "embedded" or of "datasets:NAME" with their own labels, whatever the model's classes."""
+    if str(where) == "embedded":
+        return sample.unseen_images()
+    if str(where).startswith("datasets:"):
+        return _load_dataset(str(where).removeprefix("datasets:"))
+    return scan(expanded(where))
+
+
 def leave_out_source(opened: Opened, count: int = SOURCE_IMAGES) -> tuple[Opened, Domain]:
     """Clean images for the source statistics, and the domains without them: no image is both source and stream. They are
     those that `open_source` would draw; the embedded sample has some of its own."""
