@@ -32,7 +32,7 @@ def test_nothing_is_timed_where_the_result_is_known(reduce: str, batch: int) -> 
 
 
 def test_text_has_both_times() -> None:
-    slower = "does not save time at batch 1: 3.0 ms with it, 2.0 ms without"
+    slower = "does not save time at batch 1: 3.0 ms with it, 2.0 without"
     assert slower in str(ReductionTiming("tome:8", 1, 3.0, 2.0))
     assert "tome:8 saves time" in str(ReductionTiming("tome:8", 1, 2.0, 3.0))
 

@@ -15,7 +15,7 @@ from navia.data.loader import iterate_batches
 from navia.data.open import open_domains
 from navia.errors import InputError
 from navia.evaluation.cost import Cost, cost
-from navia.evaluation.metrics import top1_scores
+from navia.evaluation.metrics import calibration_error, wilson
 from navia.methods.base import Method
 from navia.models.labels import class_names
 
@@ -35,14 +35,13 @@ class DomainResult:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What `navia.evaluate` returns; `print` shows it as a table.
+    """Result over all images; `print` shows it as a table.
 
     Attributes:
         images: Number of images.
-        top1: Top-1 accuracy over all images.
-        interval: Its 95 % interval (Wilson score).
+        top1: Top-1 accuracy, with the 95 % interval `interval` (Wilson score).
         ece: Expected calibration error; None if a logit was not finite.
-        cost: `navia.cost` of the adapter: `cost.gmacs` are those of the forward passes of a step, per image.
+        cost: `navia.cost` of the adapter: `cost.gmacs` counts the forward passes of a step, per image.
         domains: The same for each domain, with the mean entropy and the number of updates.
     """
 
@@ -96,9 +95,9 @@ def evaluate(
             "embedded" or "datasets:NAME"; a map-style dataset; a `DataLoader` or iterable of labelled batches; a pair of
             tensors (images, labels); or a mapping of domain names to any of these. Class names of folders and datasets are
             matched with the model's classes; other labels are columns of the adapter's logits.
-        batch_size: Images per step. A loader has its own.
+        batch_size: Images per step. A loader has its own batch size and workers.
         limit: Maximum number of images per domain.
-        workers: Processes that decode images. A loader has its own.
+        workers: Processes that decode images.
         seed: Order of the images of folders and datasets.
         corruptions: Corrupt the images of a folder on the fly, with one domain per corruption.
         severity: Severity of `corruptions`, 1 to 5.
@@ -112,8 +111,9 @@ def evaluate(
         InputError: Images without labels, or with labels that the adapter does not predict.
 
     Example:
-        >>> result = navia.evaluate(adapter, "imagenet/val", corruptions=["fog", "contrast"], limit=512)
-        >>> result.top1, result.domains[0].interval
+        >>> result = navia.evaluate(adapter, "embedded", corruptions=["fog", "contrast"], limit=64)
+        >>> [(row.name, row.images) for row in result.domains]
+        [('fog', 64), ('contrast', 64)]
     """
     parts = _open(adapter.method, "data", data, corruptions or (), severity, batch_size)
     sizes = [min(part.size, limit or part.size) for part in parts if part.size is not None]
@@ -144,9 +144,10 @@ def evaluate(
 
 
 def _scores(scored: Sequence[tuple[Tensor, Tensor]]) -> tuple[int, float, tuple[float, float], float | None]:
-    """Images, top-1, its interval and ECE of several batches."""
+    """Images, top-1, its interval and ECE of several batches of (confidence, correctness)."""
     confidence, correct = (torch.cat(values) for values in zip(*scored, strict=True))
-    return len(correct), *top1_scores(confidence, correct)
+    ece = calibration_error(confidence, correct) if bool(confidence.isfinite().all()) else None
+    return len(correct), correct.double().mean().item(), wilson(int(correct.sum()), len(correct)), ece
 
 
 @dataclass(frozen=True)
@@ -197,21 +198,16 @@ def _columns(method: Method, classes: Sequence[int]) -> Tensor:
 
 def _dataset_columns(method: Method, data: Any) -> Tensor | None:
     """Columns for the labels of a dataset with class names (torchvision's `ImageFolder`, Hugging Face datasets), whose order
-    may differ from the model's."""
+    may differ from the model's. A `target_transform` or names that are no strings: labels are columns."""
     while hasattr(data, "dataset") and not hasattr(data, "classes"):  # DataLoader, Subset
         data = data.dataset
     features = getattr(data, "features", None)
-    names = getattr(data, "classes", None) if features is None else getattr(features.get("label"), "names", None)
-    if getattr(data, "target_transform", None) is not None or not isinstance(names, list | tuple):
+    named = features.get("label") if isinstance(features, Mapping) else None
+    names = getattr(data, "classes", None) if named is None else getattr(named, "names", None)
+    given = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if names is None or not given or getattr(data, "target_transform", None) is not None:
         return None
-    if not all(isinstance(name, str) for name in names):
-        return None
-    try:
-        found = match_classes(names, method.vit.num_classes, class_names(method.vit), numbered=True)
-    except InputError:
-        if method.classes is None or method.num_classes != len(names):
-            raise
-        return torch.arange(len(names))
+    found = match_classes(names, method.vit.num_classes, class_names(method.vit), numbered=True)
     return _columns(method, [found.mask[i] for i in found.index] if found.mask else found.index)
 
 

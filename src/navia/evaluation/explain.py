@@ -1,11 +1,9 @@
 """What happens layer by layer: distance of the CLS statistics from the source, change by adaptation, tokens left, and the
-label information in the CLS features by a linear probe; t-SNE and nearest neighbours of features.
+label information in the CLS features; t-SNE and nearest neighbours of features.
 
-The probe is a lower bound: it finds what is linearly readable with the given images. A lower score after a reduction can
-mean lost information, or information that needs a non-linear classifier. Differences within the interval mean nothing.
-
-t-SNE keeps neighbours together; distances between groups, their sizes and shapes mean nothing. Separation of the classes is
-therefore measured in the space of the features, by nearest neighbours.
+A linear probe gives a lower bound: a lower score after a reduction can mean lost information, or information that needs a
+non-linear classifier. In t-SNE, distances between groups, their sizes and shapes mean nothing: nearest neighbours in the
+space of the features show how well classes are separated.
 """
 
 import importlib.util
@@ -32,15 +30,9 @@ _PERPLEXITY = 30.0
 
 @dataclass(frozen=True)
 class Layer:
-    """One block; dictionaries are by condition.
-
-    Attributes:
-        tokens: Tokens after the block.
-        gap: Squared distance of the CLS mean and std from the source, in units of the source variance.
-        moved: Relative change of the block's norms.
-        bias: Length of its CLS bias over that of the mean CLS feature.
-        probe: Held-out accuracy of a linear probe on the CLS feature with its 95 % interval; None without labels.
-    """
+    """One block; dictionaries are by condition. gap: squared distance of the CLS mean and std from the source, in units of
+    the source variance. moved: relative change of the norms. bias: length of the CLS bias over that of the mean CLS feature.
+    probe: held-out accuracy of a linear probe on the CLS feature with its 95 % interval; None without labels."""
 
     layer: int
     tokens: dict[str, int]
@@ -68,35 +60,28 @@ def explain(
     """Adapt to a stream, then examine other images of the same domain in each condition.
 
     Args:
-        adapter: Is adapted further.
-        stream: Batches to adapt to.
-        images: Images [N, C, H, W] to examine.
+        adapter: Is adapted to `stream`.
+        stream: Batches of images.
+        images: Images [N, C, H, W] to examine, `batch_size` per forward.
         source: Statistics with the adapter's reducer.
         dense_source: Statistics without a reducer.
         labels: Columns [N] of the adapter's logits, for probes and accuracy.
-        batch_size: Images per forward.
     """
+    vit, reduce, classes = adapter.source_vit, adapter.method.reduce, adapter.method.classes
     for part in stream:
-        adapter(part.to(adapter.source_vit.cls_token.device))
-    reduce, classes = adapter.method.reduce, adapter.method.classes
-    dense = adapt(adapter.source_vit, "none", classes=classes)
-    reduced = adapt(adapter.source_vit, "none", reduce, classes=classes)
-    states = {"dense": dense, str(reduce): reduced, f"{adapter.method.name} + {reduce}": adapter}
+        adapter(part.to(vit.cls_token.device))
+    states = {"dense": adapt(vit, "none", classes=classes), str(reduce): adapt(vit, "none", reduce, classes=classes)}
+    states[f"{adapter.method.name} + {reduce}"] = adapter
     origins = {name: dense_source if name == "dense" else source for name in states}
     seen = {name: _examine(state, images, batch_size) for name, state in states.items()}
     layers = []
-    for layer in range(adapter.source_vit.depth):
+    for layer in range(vit.depth):
         features = {name: found[0][:, layer] for name, found in seen.items()}
-        layers.append(
-            Layer(
-                layer,
-                tokens={name: found[2][layer + 1] for name, found in seen.items()},
-                gap={name: _gap(rows, origins[name], layer) for name, rows in features.items()},
-                moved=_moved(adapter, layer),
-                bias=_bias(adapter, layer, features[str(reduce)]),
-                probe=None if labels is None else {name: probe(rows, labels) for name, rows in features.items()},
-            )
-        )
+        tokens = {name: found[2][layer + 1] for name, found in seen.items()}
+        gaps = {name: _gap(rows, origins[name], layer) for name, rows in features.items()}
+        probes = None if labels is None else {name: probe(rows, labels) for name, rows in features.items()}
+        bias = _bias(adapter, layer, features[str(reduce)])
+        layers.append(Layer(layer, tokens, gaps, _moved(adapter, layer), bias, probes))
     accuracy = None
     if labels is not None:
         accuracy = {name: (found[1].argmax(dim=1) == labels).double().mean().item() for name, found in seen.items()}
@@ -127,10 +112,9 @@ def _moved(adapter: Adapter, layer: int) -> float:
     """Relative change of the two norms of a block."""
     before = dict(adapter.source_vit.model.named_parameters())
     after = dict(adapter.model.named_parameters())
-    norms = list(adapter.source_vit.layer_norms())[2 * layer : 2 * layer + 2]
-    names = [name for name in before if any(name.startswith(f"{norm}.") for norm in norms)]
-    changes = [after[name].detach() - before[name].detach() for name in names]
-    return float(norm_of(changes) / norm_of([before[name].detach() for name in names]).clamp(min=1e-12))
+    norms = tuple(f"{norm}." for norm in list(adapter.source_vit.layer_norms())[2 * layer : 2 * layer + 2])
+    pairs = [(p.detach(), after[name].detach()) for name, p in before.items() if name.startswith(norms)]
+    return float(norm_of([new - old for old, new in pairs]) / norm_of([old for old, _ in pairs]).clamp(min=1e-12))
 
 
 def _bias(adapter: Adapter, layer: int, rows: Tensor) -> float:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -49,21 +50,14 @@ class ReductionTiming:
         return self.reduced_ms <= self.dense_ms
 
     def __str__(self) -> str:
-        verb = "saves time" if self.saves_time else "does not save time"
-        return (
-            f"{self.reduce} {verb} at batch {self.batch}: {self.reduced_ms:.1f} ms with it, {self.dense_ms:.1f} ms without"
-        )
+        saves = "saves time" if self.saves_time else "does not save time"
+        return f"{self.reduce} {saves} at batch {self.batch}: {self.reduced_ms:.1f} ms with it, {self.dense_ms:.1f} without"
 
 
 def time_reduction(vit: ViT, reduce: ReducerLike, batch_size: int = 1, rounds: int = 9) -> ReductionTiming:
     """Time forwards of random images with and without `reduce`, in turn, after a warm-up round.
 
-    Choosing and merging tokens takes a fixed time per block, which a small model at a small batch does not win back.
-
-    Example:
-        >>> print(time_reduction(vit, "tome:8", batch_size=1))
-        tome:8 does not save time at batch 1: 9.8 ms with it, 7.9 ms without
-    """
+    Choosing and merging tokens takes a fixed time per block, which a small model at a small batch does not win back."""
     images, reducers = random_images(vit, batch_size), (parse(reduce), NoReduction())
     seconds: tuple[list[float], list[float]] = ([], [])
     with torch.no_grad():
@@ -106,12 +100,13 @@ def measure_forward(vit: ViT, reducer: Reducer, batch_size: int, rounds: int) ->
 def measure(call: Callable[[], object], batch_size: int, rounds: int, device: torch.device) -> Timing:
     """Time `call`, which processes `batch_size` images."""
     peak = peak_memory(call, device)  # also the warm-up
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     times = []
     for _ in range(rounds):
-        _synchronize(device)
+        wait()
         start = time.perf_counter()
         call()
-        _synchronize(device)
+        wait()
         times.append((time.perf_counter() - start) * 1000 / batch_size)
     return Timing(batch_size, rounds, median(times), *quartiles(times), peak, str(device))
 
@@ -123,7 +118,9 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
         before = torch.cuda.memory_allocated(device)
         call()
         return (torch.cuda.max_memory_allocated(device) - before) / 2**20
-    _return_freed_memory()
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)  # memory that glibc keeps would hide what the call needs
     try:
         Path("/proc/self/clear_refs").write_text("5")  # starts a new peak count
         before_mib = resident_mib()
@@ -135,14 +132,12 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
 
 def resident_mib() -> float:
     """Resident memory of the process; its peak so far where the system does not report it."""
-    found = _status_mib("VmRSS")
-    return peak_resident_mib() if found is None else found
+    return _status_mib("VmRSS") or peak_resident_mib()
 
 
 def peak_resident_mib() -> float:
     """Peak resident memory of the process since it started, or since the last call of `peak_memory`."""
-    found = _status_mib("VmHWM")
-    return maxrss_mib(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform) if found is None else found
+    return _status_mib("VmHWM") or maxrss_mib(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
 
 
 def maxrss_mib(maxrss: int, platform: str) -> float:
@@ -156,16 +151,3 @@ def _status_mib(key: str) -> float | None:
     except OSError:
         return None
     return next((float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:")), None)
-
-
-def _return_freed_memory() -> None:
-    """Memory kept by the allocator would hide what the next call needs. Only glibc can give it back."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

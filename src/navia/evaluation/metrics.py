@@ -55,13 +55,6 @@ def calibration_error(confidence: Tensor, correct: Tensor) -> float:
     return gap.abs().sum().item() / len(confidence)
 
 
-def top1_scores(confidence: Tensor, correct: Tensor) -> tuple[float, tuple[float, float], float | None]:
-    """Top-1 accuracy, its 95 % interval and the calibration error (None if a confidence is not finite) from the confidences
-    [N] of the predictions and whether they are correct [N]."""
-    error = calibration_error(confidence, correct) if bool(confidence.isfinite().all()) else None
-    return correct.double().mean().item(), wilson(int(correct.sum()), len(correct)), error
-
-
 def wilson(correct: float, total: float) -> tuple[float, float]:
     """95 % interval of the accuracy `correct` / `total` (Wilson score); both may be means over several runs."""
     if not 0 <= correct <= total or total == 0:
