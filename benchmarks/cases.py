@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
 from navia.errors import SpecError
 from navia.evaluation.cost import cost
-from navia.evaluation.latency import quartiles, random_images
+from navia.evaluation.latency import random_images
 from navia.methods.base import METHODS
 from navia.methods.losses import entropy
 from navia.methods.parameters import norm_parameters, private_copy
@@ -269,7 +270,7 @@ def _row(
 def spread(seconds: Sequence[float], dense: Sequence[float]) -> tuple[float, float, float]:
     """Ratio of the medians, and quartiles of the ratios of single rounds."""
     ratios = [own / base for own, base in zip(seconds, dense, strict=True)]
-    return median(seconds) / median(dense), *quartiles(ratios)
+    return median(seconds) / median(dense), *np.quantile(ratios, (0.25, 0.75)).tolist()
 
 
 def check_case(case: Case) -> None:
