@@ -179,6 +179,19 @@ def test_folders_are_scored_by_the_names_of_their_classes(vit: navia.ViT, folder
     assert navia.evaluate(adapter, folder).domains[0].name == "photos"
 
 
+@pytest.mark.slow
+def test_hugging_face_datasets_are_scored_by_their_class_names(vit: navia.ViT) -> None:
+    datasets = pytest.importorskip("datasets")
+    unseen, names = unseen_images(), sorted(CLASSES)
+    assert unseen.labels is not None
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+    rows = {"image": [unseen.read(i) for i in range(20)], "label": [names.index(CLASSES[i]) for i in unseen.labels[:20]]}
+    images = Domain("clean", unseen).tensors(range(20), vit.preprocessing)
+    adapter = navia.adapt(vit, "none")
+    expected = navia.evaluate(adapter, (images, torch.tensor(unseen.labels[:20]))).top1
+    assert navia.evaluate(adapter, datasets.Dataset.from_dict(rows, features=features)).top1 == expected
+
+
 def test_labels_of_folders_become_columns_of_a_class_subset(vit: navia.ViT, folder: Path) -> None:
     classes = list(range(10))[::-1]
     expected = navia.evaluate(navia.adapt(vit, "none"), folder).top1

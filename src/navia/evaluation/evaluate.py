@@ -1,7 +1,7 @@
 """`navia.evaluate`: accuracy, calibration and cost of an adapter on labelled data, domain by domain."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,8 +207,8 @@ def _dataset_columns(method: Method, data: Any) -> Tensor | None:
     given = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     if names is None or not given or getattr(data, "target_transform", None) is not None:
         return None
-    found = match_classes(names, method.vit.num_classes, class_names(method.vit), numbered=True)
-    return _columns(method, [found.mask[i] for i in found.index] if found.mask else found.index)
+    labels, subset = astuple(match_classes(names, method.vit.num_classes, class_names(method.vit), numbered=True))
+    return _columns(method, [subset[label] for label in labels] if subset else labels)
 
 
 def _checked(part: _Part, labels: Tensor | None, method: Method) -> Tensor:
