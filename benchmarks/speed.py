@@ -1,15 +1,13 @@
-"""Time and memory of forwards and adaptation steps, beside timm's own dense forward and step in the same run.
+"""Time and memory of forwards and adaptation steps, relative to timm's own dense forward in the same run.
 
-python benchmarks/speed.py                                  quick: DeiT-Ti and ViT-B, some five minutes on two cores
+python benchmarks/speed.py                                  quick: DeiT-Ti and ViT-B, about five minutes on two cores
 python benchmarks/speed.py --preset methods                 every method with every reducer
 python benchmarks/speed.py --preset sizes                   ViT-Ti, S, B, L at batches of 1, 8, 64
 python benchmarks/speed.py --preset scale                   against tokens, depth and batch
-python benchmarks/speed.py --preset stream                  10,000 steps: do time and memory stay where they are?
-python benchmarks/speed.py --preset foa                     FOA with full covariance and with variances only
 python benchmarks/speed.py --preset all                     all of these
 python benchmarks/speed.py --model vit_small_patch16_224 --batch 16 --method navia --reduce none --reduce tome:8 --rounds 9
 
-Weights are random, learning rates zero. Ctrl-C keeps what is finished. What the columns mean: docs/performance.md.
+Weights are random, learning rates zero. Ctrl-C keeps the finished rows. The columns are explained in docs/performance.md.
 """
 
 import argparse
@@ -20,30 +18,51 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # what the profiler says of itself would fall between the lines
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages of the profiler between the lines
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 from rich.table import Table
 
 import navia
-import speed_foa
-import speed_stream
+from cases import DENSE, LIBRARY, PLAIN_STEP, Case, Row, Setting, available_mib, check_case, compare, computer, script_parser
+from memory import in_fresh_process, measure_memory, needed_mib
 from navia.cli.terminal import print_wide
 from navia.errors import NaviaError
-from navia.evaluation.computer import available_mib, computer
-from navia.evaluation.memory import in_fresh_process, measure_memory, needed_mib
-from navia.evaluation.speed import DENSE, PLAIN_STEP, Case, Row, Setting, check_case, compare
 from navia.models.device import keep_freed_memory
-from navia.report.speed import COLUMNS, FOA_COLUMNS, cell_text, foa_texts, quartiles_text, save_speed, stream_text
 
-PRESETS = ("quick", "methods", "sizes", "scale", "stream", "foa", "all")
+PRESETS = ("quick", "methods", "sizes", "scale", "all")
 SIZES = tuple(f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large"))
 REDUCERS = ("none", "tome:8", "evit:8", "tofu:8")
-TOGETHER = 8  # calls that are timed in turn: of more, the first and the last of a round lie too far apart
+PER_ROUND = 8  # calls timed in turn: with more, the first and the last of a round are too far apart in time
+COLOURS = ("#4c566a", "#2f6fab", "#c2571a", "#7b3f8f")  # library, forward, step, marker
+
+
+class Column(NamedTuple):
+    """key: field of the row; factor, decimals: its format."""
+
+    title: str
+    key: str
+    factor: float = 1
+    decimals: int = 2
+
+
+COLUMNS = (
+    Column("ms/image", "ms_per_image"),
+    Column("ratio", "ratio"),
+    Column("best/best", "best"),
+    Column("MACs", "macs"),
+    Column("products", "products"),
+    Column("GFLOP/s", "gflops", decimals=0),
+    Column("bare GFLOP/s", "gflops_bare", decimals=0),
+    Column("share, %", "share", 100, 0),
+    Column("peak, MiB", "peak_mib", decimals=0),
+    Column("allocated, MiB", "allocated_mib", decimals=0),
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,7 @@ def scale() -> Iterator[Plan]:
     model = SIZES[0]
     for side in (224, 384, 512):
         yield Plan(Setting(model, 8, (("img_size", side),)), PAIR)
-    for depth in (6, 12, 24):  # as many tokens are left at every depth
+    for depth in (6, 12, 24):  # the same number of tokens is left at every depth
         thinned = tuple(replace(case, reduce=f"tome:{96 // depth}") if case.reduce != "none" else case for case in PAIR)
         yield Plan(Setting(model, 8, (("depth", depth),)), thinned)
     for batch in (1, 2, 4, 8, 16, 32, 64):
@@ -98,12 +117,10 @@ def scale() -> Iterator[Plan]:
 
 
 def plans(options: argparse.Namespace) -> list[Plan]:
-    """The preset's, with what was given on the command line in place of its own."""
+    """Plans of the preset, with its values replaced by those of the command line."""
     made = {"quick": quick, "methods": methods, "sizes": sizes, "scale": scale}
     wanted = [make for name, make in made.items() if options.preset in (name, "all")]
     found = list(dict.fromkeys(plan for make in wanted for plan in make()))
-    if not found:
-        return []
     if options.method or options.reduce:
         found = [replace(plan, cases=chosen(options)) for plan in found]
     if options.model or options.batch:
@@ -124,7 +141,7 @@ def chosen(options: argparse.Namespace) -> tuple[Case, ...]:
 
 
 class Results:
-    """All that was measured so far, on the terminal and in the file, which always holds whole JSON."""
+    """All rows so far, on the terminal and in the file, which always holds complete JSON."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -134,10 +151,6 @@ class Results:
         self.found["rows"] += map(asdict, rows)
         self.save()
         print_rows([asdict(row) for row in rows], title)
-
-    def add(self, name: str, value: object) -> None:
-        self.found[name] = value
-        self.save()
 
     def save(self) -> None:
         if self.path is None:
@@ -150,10 +163,10 @@ class Results:
 
 def time_plan(plan: Plan, options: argparse.Namespace, results: Results) -> None:
     cases = [case for case in plan.cases if fits(plan.setting, case)]
-    added: set[str] = set()  # the library's own calls are timed with every chunk, and shown once
-    for together in chunks([case for case in cases if case != DENSE], TOGETHER):
-        say(f"{plan.setting}: {', '.join(map(str, together))}")
-        rows = compare(plan.setting, together, options.rounds, not options.no_guard, progress(options.rounds))
+    added: set[str] = set()  # the library's own calls are timed with every chunk and shown once
+    for chunk in chunks([case for case in cases if case != DENSE], PER_ROUND):
+        say(f"{plan.setting}: {', '.join(map(str, chunk))}")
+        rows = compare(plan.setting, chunk, options.rounds, not options.no_guard, progress(options.rounds))
         rows = [row for row in rows if row.name not in added]
         for row in rows:
             warn(row)
@@ -164,11 +177,11 @@ def time_plan(plan: Plan, options: argparse.Namespace, results: Results) -> None
 
 
 def warn(row: Row) -> None:
-    """A step that did less or more than it should is no measurement."""
+    """A step that did less or more than its normal work is no valid measurement."""
     if row.kept == 0 and row.method not in ("none", "lame"):
-        say(f"  {row.name} found no image worth an update: its time is not that of a whole step")
+        say(f"  {row.name} kept no image for an update: its time is not that of a whole step")
     if row.guard:
-        say(f"  the guard stepped in: {row.name}, {row.guard}")
+        say(f"  the guard intervened: {row.name}, {row.guard}")
 
 
 def chunks(cases: Sequence[Case], size: int) -> Iterator[Sequence[Case]]:
@@ -180,7 +193,7 @@ def fits(setting: Setting, case: Case) -> bool:
     need, there = needed_mib(setting, case), available_mib()
     if there is None or need < 0.7 * there:
         return True
-    say(f"{setting}: {case} left out, it needs about {need / 1024:.1f} GiB and {there / 1024:.1f} are left")
+    say(f"{setting}: {case} skipped, it needs about {need / 1024:.1f} GiB and {there / 1024:.1f} are free")
     return False
 
 
@@ -189,7 +202,7 @@ def with_memory(setting: Setting, row: Row, options: argparse.Namespace) -> Row:
     case = Case("forward" if row.call == "forward" else "step", row.method, row.reduce)
     found = in_fresh_process(measure_memory, setting, case, torch.get_num_threads(), not options.no_guard)
     if found is None:
-        say(f"  {row.name} was ended from outside, probably for want of memory")
+        say(f"  {row.name} was killed, probably out of memory")
         return row
     return replace(row, peak_mib=found[0], allocated_mib=found[1])
 
@@ -203,7 +216,13 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-# ---- printing
+# ---- table and figure
+
+
+def cell_text(row: dict[str, Any], column: Column) -> str:
+    value = row[column.key]
+    text = "–" if value is None else f"{column.factor * value:,.{column.decimals}f}"
+    return f"{text} [{row['low']:.2f}, {row['high']:.2f}]" if column.key == "ratio" else text
 
 
 def print_rows(rows: Iterable[dict[str, Any]], title: str) -> None:
@@ -211,51 +230,67 @@ def print_rows(rows: Iterable[dict[str, Any]], title: str) -> None:
     for column in COLUMNS:
         table.add_column(column.title, justify="right")
     for row in rows:
-        spread = {"ratio": f" {quartiles_text(row)}"}
-        table.add_row(row["name"], *(cell_text(row, column) + spread.get(column.key, "") for column in COLUMNS))
+        table.add_row(row["name"], *(cell_text(row, column) for column in COLUMNS))
     print_wide(table)
 
 
-def print_foa(rows: Iterable[dict[str, Any]]) -> None:
-    table = Table("FOA", title="FOA and its search", title_justify="left", title_style="bold")
-    for name in FOA_COLUMNS:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*foa_texts(row))
-    print_wide(table)
+def setting_of(row: dict[str, Any]) -> str:
+    return str(Setting(row["model"], row["batch"], tuple(row["options"].items())))
 
 
-def run(options: argparse.Namespace, results: Results) -> None:
-    for plan in plans(options):
-        time_plan(plan, options, results)
-    if options.preset in ("foa", "all"):
-        rows: list[dict[str, Any]] = []
-        for row in speed_foa.compare(options.images, say):
-            rows.append(row)
-            results.add("foa", rows)
-        print_foa(rows)
-    if options.preset in ("stream", "all"):
-        results.add("stream", speed_stream.long_stream(options.steps, say))
-        print(stream_text(results.found["stream"]))
+def draw(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    """The ratios as bars, one panel per setting, to speed.png and speed.svg: their paths."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    groups = [(title, list(own)) for title, own in groupby(rows, key=setting_of)]
+    sizes = [len(own) for _, own in groups]
+    figure = Figure(figsize=(6.8, 0.9 + sum(0.55 + 0.2 * size for size in sizes)), layout="constrained")
+    panels = figure.subplots(len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": [size + 2 for size in sizes]})
+    for axes, (title, own) in zip(panels.flat, groups, strict=True):
+        draw_panel(axes, title, own)
+    panels.flat[-1].set_xlabel("time relative to timm's dense forward")
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / "speed.png", folder / "speed.svg"]
+    with matplotlib.rc_context({"svg.hashsalt": "navia", "svg.fonttype": "none"}):
+        figure.savefig(paths[0], dpi=160)
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths
+
+
+def draw_panel(axes: Any, title: str, rows: Sequence[dict[str, Any]]) -> None:
+    for name, colour in zip((LIBRARY, "forward", "step"), COLOURS, strict=False):
+        own = [(i, row) for i, row in enumerate(rows) if name == (LIBRARY if row["method"] == LIBRARY else row["call"])]
+        axes.barh([i for i, _ in own], [row["ratio"] for _, row in own], 0.66, color=colour, label=name)
+    ratios, places = [row["ratio"] for row in rows], range(len(rows))
+    # the ratio of medians may lie outside the quartiles of single rounds
+    ends = [[max(0.0, r["ratio"] - r["low"]) for r in rows], [max(0.0, r["high"] - r["ratio"]) for r in rows]]
+    axes.errorbar(ratios, places, xerr=ends, linestyle="none", ecolor="#1d1e20", elinewidth=0.7, capsize=2)
+    bound = {"label": "by matrix products alone", "color": COLOURS[3], "markersize": 4.5, "markeredgecolor": "white"}
+    axes.plot([row["products"] for row in rows], places, "D", **bound)
+    for i, row in enumerate(rows):
+        axes.text(max(row["ratio"], row["high"], row["products"]), i, f"  {row['ratio']:.2f}", va="center", fontsize=7)
+    axes.set_yticks(places, [row["name"] for row in rows], fontsize=8)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.margins(x=0.1)
+    axes.grid(visible=False, axis="y")
+    axes.invert_yaxis()
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = script_parser(__doc__)
     made.add_argument("--preset", choices=PRESETS, default="quick", help="default: quick")
-    made.add_argument("--model", action="append", help="a ViT of timm's, or embedded; repeatable")
+    made.add_argument("--model", action="append", help="a ViT of timm, or embedded; repeatable")
     made.add_argument("--batch", action="append", type=int, help="images per call; repeatable; default with --model: 8")
-    made.add_argument("--method", action="append", help=f"of steps: {', '.join(navia.list_methods())}; repeatable")
+    made.add_argument("--method", action="append", help=f"of the steps: {', '.join(navia.list_methods())}; repeatable")
     made.add_argument("--reduce", action="append", help="none, tome:8, evit:8, tofu:8, ...; repeatable")
-    made.add_argument("--only", choices=("forward", "step"), help="leave out the other kind of call")
-    made.add_argument("--rounds", type=int, default=3, help="default: 3; take 9 or more for figures to keep")
+    made.add_argument("--only", choices=("forward", "step"), help="skip the other kind of call")
+    made.add_argument("--rounds", type=int, default=3, help="default: 3; use 9 or more for published figures")
     made.add_argument("--threads", type=int, default=torch.get_num_threads(), help=f"default: {torch.get_num_threads()}")
     made.add_argument("--no-guard", action="store_true", help="steps without the guard")
-    made.add_argument("--no-memory", action="store_true", help="time only: no processes for peak memory and allocations")
-    made.add_argument("--steps", type=int, default=10_000, help="of the stream preset; default: 10000")
-    made.add_argument("--images", type=int, default=256, help="of the foa preset, for each model; default: 256")
-    made.add_argument(
-        "--json", type=Path, help="write the rows there as they are finished; `navia report` shows a speed.json"
-    )
+    made.add_argument("--no-memory", action="store_true", help="measure time only")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE as they are finished")
     made.add_argument("--plot", type=Path, metavar="DIR", help="draw the ratios to DIR/speed.png and speed.svg")
     return made
 
@@ -263,21 +298,22 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     keep_freed_memory()
     options = parser().parse_args()
-    if min(options.rounds, options.threads, options.images, options.steps // 10, *(options.batch or [1])) < 1:
-        parser().error("rounds, threads, images and batch must be at least 1, steps at least 10")
+    if min(options.rounds, options.threads, *(options.batch or [1])) < 1:
+        parser().error("rounds, threads and batch must be at least 1")
     torch.set_num_threads(options.threads)
     results = Results(options.json)
     try:
         for plan in plans(options):
             for case in plan.cases:
                 check_case(case)
-        run(options, results)
+        for plan in plans(options):
+            time_plan(plan, options, results)
     except KeyboardInterrupt:
         say(f"stopped; {len(results.found['rows'])} rows were finished")
     except NaviaError as error:
         sys.exit(f"error: {error}")
     if options.plot and results.found["rows"]:
-        say(", ".join(map(str, save_speed(results.found, options.plot))))
+        say(", ".join(map(str, draw(results.found["rows"], options.plot))))
 
 
 if __name__ == "__main__":

@@ -325,7 +325,7 @@ def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         (["cost", TINY, "-r", "tome:eight"], "malformed reducer 'tome:eight'"),
         (["cost", TINY, "-r", "tome:[1,2"], "malformed reducer 'tome:[1,2'"),
         (["cost", TINY, "-r", "nosuch:1"], "unknown reducer 'nosuch'"),
-        (["cost", TINY, "--forwards", "0"], "forwards, batch and rounds must be at least 1"),
+        (["cost", TINY, "--forwards", "0"], "forwards, batch_size and rounds must be at least 1"),
     ],
 )
 def test_cost_refuses_in_one_line(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from navia.data.preprocessing import Preprocessing as Preprocessing
     from navia.errors import NaviaError as NaviaError
     from navia.evaluation.cost import cost as cost
+    from navia.evaluation.evaluate import evaluate as evaluate
     from navia.integrations.huggingface import pipeline as pipeline
     from navia.integrations.loggers import Callback as Callback
     from navia.models.base import ViT as ViT
@@ -43,6 +44,7 @@ _HOMES = {
     "pipeline": "navia.integrations.huggingface",
     "Preprocessing": "navia.data.preprocessing",
     "cost": "navia.evaluation.cost",
+    "evaluate": "navia.evaluation.evaluate",
     "EViT": "navia.reduction",
     "NoReduction": "navia.reduction",
     "ToFu": "navia.reduction",

@@ -18,7 +18,7 @@ from navia.data.loader import Loader
 from navia.data.sources import OpenedData, open_domains
 from navia.data.streams import make_stream
 from navia.errors import InputError, NaviaError, SpecError
-from navia.evaluation.tsne import neighbour_accuracy
+from navia.evaluation.explain import neighbour_accuracy
 from navia.models.load import load
 
 pytestmark = pytest.mark.slow

@@ -170,7 +170,7 @@ def test_reduction_makes_it_cheaper_and_amounts_of_zero_do_not() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_measured_costs_come_with_a_timing(rounds: int) -> None:
-    timing = navia.cost(build("timm plain"), reduce="tome:3", measure=True, batch=2, rounds=rounds).timing
+    timing = navia.cost(build("timm plain"), reduce="tome:3", measure=True, batch_size=2, rounds=rounds).timing
     assert timing is not None
     assert (timing.batch, timing.rounds) == (2, rounds)
     assert 0 < timing.low <= timing.ms_per_image <= timing.high
@@ -181,7 +181,7 @@ def test_quartiles_of_few_rounds_stay_within_what_was_measured() -> None:
     """Two rounds as unlike as a computer can make them: no quartile below the quicker or above the slower."""
     pauses = iter([0.0, 0.0, 0.05])  # warm-up, two rounds
 
-    timing = latency.measure(lambda: time.sleep(next(pauses)), batch=1, rounds=2, device=torch.device("cpu"))
+    timing = latency.measure(lambda: time.sleep(next(pauses)), batch_size=1, rounds=2, device=torch.device("cpu"))
     slower = 2 * timing.ms_per_image  # the quicker one is next to nothing
     assert 0 < timing.low < timing.ms_per_image < timing.high < slower
 
@@ -196,11 +196,11 @@ def test_peak_memory_sees_a_large_allocation() -> None:
 
 def test_the_systems_count_of_memory_is_read_in_its_own_unit() -> None:
     """KiB on Linux, bytes on macOS."""
-    assert latency.maxrss_kib(2048, "linux") == 2048
-    assert latency.maxrss_kib(2048, "darwin") == 2
+    assert latency.maxrss_mib(2048, "linux") == 2
+    assert latency.maxrss_mib(2**21, "darwin") == 2
 
 
-@pytest.mark.parametrize("options", [{"forwards": 0}, {"prompts": -1}, {"batch": 0}, {"rounds": 0}])
+@pytest.mark.parametrize("options", [{"forwards": 0}, {"prompts": -1}, {"batch_size": 0}, {"rounds": 0}])
 def test_impossible_numbers_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(InputError, match="at least 1, prompts at least 0"):
         navia.cost(build("timm plain"), **options)

@@ -7,7 +7,7 @@ import torch
 import navia
 from navia.errors import InputError
 from navia.evaluation.cost import cost
-from navia.evaluation.explain import answering_walk, explain, probe
+from navia.evaluation.explain import explain, forward_with_features, probe
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def test_adaptation_closes_the_gap_and_its_moves_are_seen(
     images, labels = target
     adapter = navia.adapt(golden_vit, "navia", "tome:2", source)
     dense = navia.SourceStatistics.measure(golden_vit, torch.from_numpy(golden_inputs["source_images"]))
-    found = explain(adapter, images[:96].split(32), images[96:], source, dense, labels[96:], batch=32)
+    found = explain(adapter, images[:96].split(32), images[96:], source, dense, labels[96:], batch_size=32)
     assert found.conditions == ("dense", "tome:2", "navia + tome:2")
     assert (found.adapted_on, found.looked_at) == (96, 96)
     before, after = (sum(layer.gap[name] for layer in found.layers) for name in ("tome:2", "navia + tome:2"))
@@ -84,7 +84,7 @@ def test_what_is_scored_is_what_answers_under_the_class_mask(
     mask = list(range(golden_vit.num_classes))[::-1]
     images, labels = target[0], golden_vit.num_classes - 1 - target[1]
     adapter = navia.adapt(golden_vit, method, source=source, classes=mask, **options)
-    found = explain(adapter, images[:96].split(32), images[96:], source, source, labels[96:], batch=32)
+    found = explain(adapter, images[:96].split(32), images[96:], source, source, labels[96:], batch_size=32)
     assert found.accuracy is not None
     plain = navia.adapt(golden_vit, "none", classes=mask)
     for name, state in {"dense": plain, "none": plain, f"{method} + none": adapter}.items():
@@ -102,5 +102,5 @@ def test_cotta_is_seen_as_its_teacher_who_answers(
     assert all(layer.moved == 0 for layer in found.layers)
     assert all(layer.gap["cotta + none"] == layer.gap["dense"] for layer in found.layers)
     assert not torch.equal(
-        adapter.method.forward(target[0][:8]).logits, answering_walk(adapter.method, target[0][:8]).logits
+        adapter.method.forward(target[0][:8]).logits, forward_with_features(adapter.method, target[0][:8]).logits
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from navia.evaluation.tsne import NEIGHBOURS, neighbour_accuracy, plane
+from navia.evaluation.explain import NEIGHBOURS, neighbour_accuracy, tsne_points
 
 
 def naive(features: np.ndarray, labels: np.ndarray) -> float:
@@ -39,25 +39,25 @@ def test_groups_that_are_apart_stay_apart_and_every_run_gives_the_same_points() 
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 3
     features = torch.randn(60, 16, generator=generator) + 20 * torch.nn.functional.one_hot(labels, 16)
-    points = plane(features)
+    points = tsne_points(features)
     assert points is not None
     assert points.shape == (60, 2)
     assert bool(torch.isfinite(points).all())
     assert neighbour_accuracy(points, labels) == 1
-    again = plane(features)
+    again = tsne_points(features)
     assert again is not None
     assert torch.equal(points, again)
 
 
 def test_few_points_are_laid_out_too() -> None:
-    points = plane(torch.randn(6, 4))
+    points = tsne_points(torch.randn(6, 4))
     assert points is not None
     assert bool(torch.isfinite(points).all())
 
 
 def test_what_cannot_be_laid_out_is_none() -> None:
     features = torch.randn(12, 4)
-    assert plane(features[:1].expand(12, 4)) is None
+    assert tsne_points(features[:1].expand(12, 4)) is None
     features[3, 1] = torch.nan
-    assert plane(features) is None
+    assert tsne_points(features) is None
     assert neighbour_accuracy(features, torch.arange(12) % 2) is None

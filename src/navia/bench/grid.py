@@ -18,7 +18,7 @@ from navia.bench.spec import DataSpec, RunSpec, Spec
 from navia.bench.store import Store
 from navia.bench.tsne import Tsne
 from navia.errors import NaviaError
-from navia.evaluation.tsne import check_installed
+from navia.evaluation.explain import check_sklearn
 from navia.methods.base import METHODS, changed_options
 from navia.reduction import parse
 from navia.registry import load_plugin, source_digest
@@ -73,7 +73,7 @@ def cells(spec: Spec) -> list[Cell]:
     for plugin in spec.plugins:
         load_plugin(plugin)
     if any(run.tsne for run in spec.runs):
-        check_installed()
+        check_sklearn()
     inputs = Inputs()
     of_source = inputs.source(spec.source.path)
     found: dict[str, Cell] = {}

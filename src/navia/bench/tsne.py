@@ -14,8 +14,7 @@ from navia.data.loader import Loader
 from navia.data.sources import OpenedData
 from navia.data.streams import Segment, Stream
 from navia.errors import InputError, SpecError
-from navia.evaluation.explain import answering_walk
-from navia.evaluation.tsne import NEIGHBOURS, check_installed, neighbour_accuracy, plane
+from navia.evaluation.explain import NEIGHBOURS, check_sklearn, forward_with_features, neighbour_accuracy, tsne_points
 from navia.models.base import ViT
 from navia.models.labels import class_names
 
@@ -47,7 +46,7 @@ class Shown:
 def shown(tsne: Tsne, vit: ViT, opened: OpenedData, loader: Loader) -> Shown:
     """Which pictures of the last third of the stream are looked at. Whatever is not there is refused by name, before the
     cell adapts to anything."""
-    check_installed()
+    check_sklearn()
     beyond = [block for block in tsne.blocks if block >= vit.depth]
     if beyond:
         raise SpecError(f"tsne names {_few('block', beyond)}, but the model has blocks 0..{vit.depth - 1}")
@@ -109,13 +108,13 @@ def look(adapter: Adapter, what: Shown, batch: int, workers: int = 0) -> dict[st
     """For the trace: per block the points, and in the space of the features the accuracy of the neighbours."""
     device, seen = adapter.source_vit.device, []
     for part in Loader(what.stream, adapter.source_vit.preprocessing, batch, workers):
-        features = answering_walk(adapter.method, part.images.to(device)).features
+        features = forward_with_features(adapter.method, part.images.to(device)).features
         assert features is not None
         seen.append(features[:, list(what.blocks)].cpu())
     by_block, labels = torch.cat(seen).unbind(dim=1), torch.tensor(what.labels)
     panels = []
     for block, features in zip(what.blocks, by_block, strict=True):
-        points = plane(features)
+        points = tsne_points(features)
         laid_out = None if points is None else [[round(x, 2), round(y, 2)] for x, y in points.tolist()]
         panels.append({"block": block, "neighbours": neighbour_accuracy(features, labels), "points": laid_out})
     return {"classes": list(what.classes), "names": list(what.names), "labels": labels.tolist(), "panels": panels}

@@ -50,7 +50,7 @@ def cost(
     specs = reduce or ["none", "tome:4", "tome:8", "evit:8", "tofu:8"]
     options = parse_options(option)
     counted: dict[str, Any] = {"forwards": forwards, "prompts": prompts}
-    timed: dict[str, Any] = {"measure": measure, "batch": batch, "rounds": rounds}
+    timed: dict[str, Any] = {"measure": measure, "batch_size": batch, "rounds": rounds}
     names = method or ["none"]
     rows = [count(vit, spec, method=name, options=options, **counted, **timed) for name in names for spec in specs]
     if as_json:

@@ -13,7 +13,6 @@ from navia.cli.terminal import JsonOption, console, folder_to_write, print_json,
 
 if TYPE_CHECKING:
     from navia.report.results import Block, Results, Table
-    from navia.report.speed import Speed
 
 
 def report(
@@ -24,22 +23,18 @@ def report(
     """Put the rows of a benchmark into comparable tables: Markdown, LaTeX, CSV, figures and a page.
 
     Each spec that was run into DIR has a table of its own. Rows that must not be compared (other weights, other pictures,
-    ...) go to separate tables, and the report says why. It may be made while the benchmark is still running. Where DIR holds
-    a speed.json (`benchmarks/speed.py --json`), the page has a section of it.
+    ...) go to separate tables, and the report says why. It may be made while the benchmark is still running.
 
         navia report results
     """
-    from navia.report.files import read_rows, read_specs, speed_of, write_report
+    from navia.report.files import read_rows, read_specs, write_report
     from navia.report.results import intervals_and_seeds, tabulate
     from navia.report.tables import differences_text, missing_text, summary
 
-    out, speed = folder_to_write(out or folder / "report"), speed_of(folder)
-    if speed is not None and not (folder / "rows.jsonl").exists():
-        _report_speed_alone(speed, out, as_json)
-        return
+    out = folder_to_write(out or folder / "report")
     rows, traces, notes = read_rows(folder)
     results = tabulate(rows, repr(str(folder / "rows.jsonl")), read_specs(folder), traces)
-    files, problems = write_report(results, traces, out, notes, speed)
+    files, problems = write_report(results, traces, out, notes)
     if as_json:
         print_json({**_as_dict(results), "files": [str(path) for path in files], "notes": [*notes, *problems]})
         return
@@ -47,17 +42,6 @@ def report(
         _print_table(table, len(results.tables) > 1)
         _print_lines(filter(None, [" ".join(intervals_and_seeds(table)), differences_text(table)]))
     _print_lines((summary(results), *results.apart, missing_text(results), *notes, *problems))
-    _print_paths(files)
-
-
-def _report_speed_alone(speed: "Speed", out: Path, as_json: bool) -> None:
-    from navia.report.files import write_speed_report
-
-    files, problems = write_speed_report(speed, out)
-    if as_json:
-        print_json({"speed": speed, "files": [str(path) for path in files], "notes": problems})
-        return
-    _print_lines(problems)
     _print_paths(files)
 
 

@@ -180,14 +180,14 @@ def _check_follow(rank: int | None, **given: Any) -> None:
 def _reducer(vit: "ViT", asked: str, batch: int, source: str | None, before: dict[str, Any], insist: bool) -> str:
     """`asked`, unless a small batch is answered sooner without it (said on the terminal). before: settings of the run that
     goes on, which keeps what it began with."""
-    from navia.evaluation.pays import reducer_that_pays
+    from navia.evaluation.latency import faster_reducer
 
     if before.get("reduce asked", before.get("reduce")) == asked:
         return str(before["reduce"])
     if insist or (source is not None and Path(source).is_file()):  # its statistics were measured with the reducer
         return asked
-    chosen, measured = reducer_that_pays(vit, asked, batch)
-    if measured is not None and not measured:
+    chosen, measured = faster_reducer(vit, asked, batch)
+    if measured is not None and not measured.saves_time:
         errors.print(f"navia: {measured}, so it is left out; --keep-reduction insists", markup=False)
         return str(chosen)
     return asked

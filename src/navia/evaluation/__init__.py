@@ -1,1 +1,1 @@
-"""how good, how dear: accuracy and calibration, MACs, latency, memory."""
+"""Accuracy and calibration, multiply-accumulates, latency, memory, and what happens layer by layer."""

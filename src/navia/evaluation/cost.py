@@ -1,9 +1,9 @@
-"""What a prediction costs: multiply-accumulates counted from the shapes, tokens per block, parameters; time on request.
+"""Cost of a prediction: multiply-accumulates counted from the shapes, tokens per block, parameters; time on request.
 
-Two conventions, because the paper's table mixes two scales:
+There are two conventions, because the paper's table mixes two scales:
 - consistent: every product counted, attention included, LayerNorm at 5 per element, in 1e9 (GMACs);
-- paper: the same counter in 2^30, but the attention products are missing from rows without reduction, since the
-  counting tool behind the table does not see the fused attention kernel that only those rows use.
+- paper: the same count in 2^30, but without the attention products in rows without reduction: only those rows use the fused
+  attention kernel, which the paper's counting tool does not see.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,15 @@ _NORM_OPS = 5  # per element: mean, variance, scale, gain, bias
 
 @dataclass(frozen=True)
 class Cost:
-    """Per image. macs: by part, consistent convention. tokens: entering each block, then leaving the last."""
+    """Cost per image.
+
+    Attributes:
+        gmacs: Multiply-accumulates of all `forwards` passes in 1e9; `gmacs_paper`: in the convention of the paper.
+        tokens: Tokens entering each block, then leaving the last.
+        trainable: Number of values that the method tunes.
+        macs: Multiply-accumulates of one forward by part.
+        timing: Measured time and memory, with `measure=True`.
+    """
 
     model: str
     reduce: str
@@ -50,28 +58,40 @@ def cost(
     forwards: int | None = None,
     prompts: int | None = None,
     measure: bool = False,
-    batch: int = 8,
+    batch_size: int = 8,
     rounds: int = 5,
 ) -> Cost:
-    """Count what one image costs with `reduce` under `method`. Backward passes are not counted.
+    """Count the cost of one image. Needs no weights. Backward passes are not counted.
 
-    options: of the method, where they are not its defaults (navia: {"budget": 4}).
-    forwards, prompts: passes per image and extra tokens, if others than the method's own (FOA on ViT-B: 28 and 3).
-    measure: also run `rounds` forwards of `batch` images for latency and peak memory.
+    Args:
+        vit: The model.
+        reduce: Token reducer, such as "tome:8".
+        method: Adaptation method, whose forward passes and extra tokens are counted.
+        options: Options of the method that differ from its defaults, such as {"budget": 4}.
+        forwards: Forward passes per image, if not those of the method.
+        prompts: Extra tokens, if not those of the method.
+        measure: Also measure time and peak memory of `rounds` forwards of `batch_size` images.
+
+    Raises:
+        SpecError: Unknown method, option or reducer.
+
+    Example:
+        >>> navia.cost(vit, "tome:8").gmacs < navia.cost(vit).gmacs
+        True
     """
     kind = METHODS.get(method)
     chosen = kind.Options.from_kwargs(method, options or {})
     forwards = kind.num_forwards(vit, chosen) if forwards is None else forwards
     prompts = kind.num_extra_tokens(chosen) if prompts is None else prompts
-    if forwards < 1 or prompts < 0 or batch < 1 or rounds < 1:
-        raise InputError("forwards, batch and rounds must be at least 1, prompts at least 0")
+    if forwards < 1 or prompts < 0 or batch_size < 1 or rounds < 1:
+        raise InputError("forwards, batch_size and rounds must be at least 1, prompts at least 0")
     reducer = parse(reduce)
     reducer.check(vit.depth)
     shapes = {name: p.numel() for name, p in vit.model.named_parameters()}
     tokens = token_counts(vit, reducer, prompts)
     macs = count_macs(vit, reducer, tokens, vit.num_prefix_tokens + prompts)
     total = forwards * sum(macs.values())
-    # the paper's dense rows miss the fused attention; its EViT reads the CLS row off the full map at no extra product
+    # the paper's dense rows miss the fused attention; its EViT takes the CLS row from the full map without extra products
     unseen = forwards * (macs["attention"] if isinstance(reducer, NoReduction) else macs["cls_attention"])
     return Cost(
         model=vit.name,
@@ -84,12 +104,12 @@ def cost(
         trainable=sum(shapes[name] for name in kind.tuned_names(vit, chosen)) + kind.num_added_parameters(vit, chosen),
         forwards=forwards,
         macs=macs,
-        timing=measure_forward(vit, reducer, batch, rounds) if measure else None,
+        timing=measure_forward(vit, reducer, batch_size, rounds) if measure else None,
     )
 
 
 def token_counts(vit: ViT, reducer: Reducer, prompts: int = 0) -> tuple[int, ...]:
-    """Tokens entering each block, then leaving the last, by the reducer's own arithmetic."""
+    """Tokens entering each block, then leaving the last."""
     prefix, image = vit.num_prefix_tokens + prompts, vit.grid[0] * vit.grid[1]
     counts = [prefix + image]
     for r in reducer.tokens_per_block(vit.depth):
@@ -99,7 +119,7 @@ def token_counts(vit: ViT, reducer: Reducer, prompts: int = 0) -> tuple[int, ...
 
 
 def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int) -> dict[str, int]:
-    """Multiply-accumulates of one forward of one image, by part. The MLP runs on what the reducer left."""
+    """Multiply-accumulates of one forward of one image, by part. The MLP runs on the tokens left by the reducer."""
     patches = vit.grid[0] * vit.grid[1]
     macs = {"patches": patches * vit.patch_projection.weight.numel()}
     parts = ("linear", "attention", "mlp", "matching", "cls_attention", "norms")
@@ -122,9 +142,9 @@ def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int)
 
 
 def matching_macs(tokens: int, key_width: int) -> int:
-    """Similarity of every second image token to every other one in between."""
-    side = tokens // 2
-    return side * (tokens - side) * key_width
+    """Similarity of the image tokens at even positions to those at odd positions."""
+    half = tokens // 2
+    return half * (tokens - half) * key_width
 
 
 def _matrices(module: nn.Module) -> int:
@@ -133,12 +153,12 @@ def _matrices(module: nn.Module) -> int:
 
 
 def linear_weights_outside_blocks(vit: ViT) -> list[Tensor]:
-    """One classifier or two, of one pooled row or several."""
+    """Weights of the classifiers."""
     inside = {id(m) for layer in range(vit.depth) for part in vit.block_modules(layer) for m in part.modules()}
     return [m.weight for m in vit.modules() if isinstance(m, nn.Linear) and id(m) not in inside]
 
 
 def head_width(vit: ViT, attention: nn.Module) -> int:
-    """heads x head dimension, which is not the model's width in every ViT."""
+    """Heads times head dimension, which differs from the model's width in some ViTs."""
     head_dim = getattr(attention, "head_dim", vit.embed_dim // vit.num_heads)
     return vit.num_heads * int(head_dim)

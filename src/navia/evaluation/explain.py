@@ -1,11 +1,12 @@
-"""Looking inside: layer by layer, how far the CLS statistics are from the source's, what adaptation moved, how many tokens
-are left, and how much of the label a linear probe finds in the CLS features.
+"""What happens layer by layer: distance of the CLS statistics from the source, change by adaptation, tokens left, and the
+label information in the CLS features; t-SNE and nearest neighbours of features.
 
-The probe is an estimate from below: it finds what is linearly there, with the images that it has. A lower score after a
-reduction can mean lost information or information that needs a non-linear reader; differences within the interval mean
-nothing; and no probe can show that information was added, only that it became easier to read.
+A linear probe gives a lower bound: a lower score after a reduction can mean lost information, or information that needs a
+non-linear classifier. In t-SNE, distances between groups, their sizes and shapes mean nothing: nearest neighbours in the
+space of the features show how well classes are separated.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,22 +16,23 @@ from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
-from navia.errors import InputError
+from navia.errors import InputError, NaviaError
 from navia.evaluation.metrics import wilson
 from navia.methods.base import Method
 from navia.methods.parameters import norm_of
 from navia.models.forward import ForwardOutput, forward
 
 FOLDS = 5
-RIDGE = 1e-2  # times the number of images: mild, the same for every layer and condition
+RIDGE = 1e-2  # times the number of images; the same for every layer and condition
+NEIGHBOURS = 5
+_PERPLEXITY = 30.0
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One block. gap: squared distance of the CLS mean and std from the source's, in units of the source's variance.
-    moved: relative change of the block's norms; bias: length of its CLS bias over that of the mean CLS feature.
-    probe: accuracy of a held-out linear probe on the CLS feature, with a 95 % interval; None without labels.
-    Each by condition."""
+    """One block; dictionaries are by condition. gap: squared distance of the CLS mean and std from the source, in units of
+    the source variance. moved: relative change of the norms. bias: length of the CLS bias over that of the mean CLS feature.
+    probe: held-out accuracy of a linear probe on the CLS feature with its 95 % interval; None without labels."""
 
     layer: int
     tokens: dict[str, int]
@@ -42,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Explanation:
-    """conditions: 'dense' and the reducer without adaptation, and the adapted state. accuracy of each on the same images."""
+    """conditions: "dense" and the reducer without adaptation, and the adapted state. accuracy: of each on the images."""
 
     conditions: tuple[str, ...]
     layers: tuple[Layer, ...]
@@ -53,49 +55,50 @@ class Explanation:
 
 def explain(
     adapter: Adapter, stream: Sequence[Tensor], images: Tensor, source: SourceStatistics, dense_source: SourceStatistics,
-    labels: Tensor | None = None, batch: int = 64,
+    labels: Tensor | None = None, batch_size: int = 64,
 ) -> Explanation:  # fmt: skip
-    """Adapt to `stream`, then look at other `images` [N, C, H, W] of the same domain in each condition.
+    """Adapt to a stream, then examine other images of the same domain in each condition.
 
-    source: statistics with the adapter's reducer; dense_source: without one. labels: columns of the adapter's answers."""
+    Args:
+        adapter: Is adapted to `stream`.
+        stream: Batches of images.
+        images: Images [N, C, H, W] to examine, `batch_size` per forward.
+        source: Statistics with the adapter's reducer.
+        dense_source: Statistics without a reducer.
+        labels: Columns [N] of the adapter's logits, for probes and accuracy.
+    """
+    vit, reduce, classes = adapter.source_vit, adapter.method.reduce, adapter.method.classes
     for part in stream:
-        adapter(part.to(adapter.source_vit.device))
-    reduce, mask = adapter.method.reduce, adapter.method.classes
-    dense = adapt(adapter.source_vit, "none", classes=mask)
-    reduced = adapt(adapter.source_vit, "none", reduce, classes=mask)
-    states = {"dense": dense, str(reduce): reduced, f"{adapter.method.name} + {reduce}": adapter}
+        adapter(part.to(vit.device))
+    states = {"dense": adapt(vit, "none", classes=classes), str(reduce): adapt(vit, "none", reduce, classes=classes)}
+    states[f"{adapter.method.name} + {reduce}"] = adapter
     origins = {name: dense_source if name == "dense" else source for name in states}
-    seen = {name: _look(state, images, batch) for name, state in states.items()}
+    seen = {name: _examine(state, images, batch_size) for name, state in states.items()}
     layers = []
-    for layer in range(adapter.source_vit.depth):
-        features = {name: look[0][:, layer] for name, look in seen.items()}
-        layers.append(
-            Layer(
-                layer,
-                tokens={name: look[2][layer + 1] for name, look in seen.items()},
-                gap={name: _gap(rows, origins[name], layer) for name, rows in features.items()},
-                moved=_moved(adapter, layer),
-                bias=_bias(adapter, layer, features[str(reduce)]),
-                probe=None if labels is None else {name: probe(rows, labels) for name, rows in features.items()},
-            )
-        )
-    right = None
+    for layer in range(vit.depth):
+        features = {name: found[0][:, layer] for name, found in seen.items()}
+        tokens = {name: found[2][layer + 1] for name, found in seen.items()}
+        gaps = {name: _gap(rows, origins[name], layer) for name, rows in features.items()}
+        probes = None if labels is None else {name: probe(rows, labels) for name, rows in features.items()}
+        bias = _bias(adapter, layer, features[str(reduce)])
+        layers.append(Layer(layer, tokens, gaps, _moved(adapter, layer), bias, probes))
+    accuracy = None
     if labels is not None:
-        right = {name: (look[1].argmax(dim=1) == labels).double().mean().item() for name, look in seen.items()}
-    return Explanation(tuple(states), tuple(layers), right, sum(len(part) for part in stream), len(images))
+        accuracy = {name: (found[1].argmax(dim=1) == labels).double().mean().item() for name, found in seen.items()}
+    return Explanation(tuple(states), tuple(layers), accuracy, sum(len(part) for part in stream), len(images))
 
 
-def _look(adapter: Adapter, images: Tensor, batch: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+def _examine(adapter: Adapter, images: Tensor, batch_size: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """CLS features [N, L, D], logits [N, C] and token counts in the adapter's present state."""
-    parts = [part.to(adapter.source_vit.device) for part in images.split(batch)]
-    outcomes = [answering_walk(adapter.method, part) for part in parts]
+    parts = [part.to(adapter.source_vit.cls_token.device) for part in images.split(batch_size)]
+    outcomes = [forward_with_features(adapter.method, part) for part in parts]
     features = torch.cat([outcome.features.cpu() for outcome in outcomes if outcome.features is not None])
     return features, torch.cat([adapter.predict(part).cpu() for part in parts]), outcomes[0].counts
 
 
 @torch.no_grad()
-def answering_walk(method: Method, images: Tensor) -> ForwardOutput:
-    """The forward behind an answer, with the CLS features of all layers: of CoTTA's teacher, not of its student."""
+def forward_with_features(method: Method, images: Tensor) -> ForwardOutput:
+    """The forward of a prediction with the CLS features of all layers; CoTTA predicts with its teacher."""
     return forward(
         method.prediction_vit, images, method.reduce, edits=method.token_edits(), classes=method.classes, features=True
     )
@@ -108,13 +111,12 @@ def _gap(rows: Tensor, source: SourceStatistics, layer: int) -> float:
 
 
 def _moved(adapter: Adapter, layer: int) -> float:
-    """Relative move of the two norms of a block."""
+    """Relative change of the two norms of a block."""
     before = dict(adapter.source_vit.model.named_parameters())
     after = dict(adapter.model.named_parameters())
-    norms = list(adapter.source_vit.layer_norms())[2 * layer : 2 * layer + 2]
-    names = [name for name in before if any(name.startswith(f"{norm}.") for norm in norms)]
-    apart = [after[name].detach() - before[name].detach() for name in names]
-    return float(norm_of(apart) / norm_of([before[name].detach() for name in names]).clamp(min=1e-12))
+    norms = tuple(f"{norm}." for norm in list(adapter.source_vit.layer_norms())[2 * layer : 2 * layer + 2])
+    pairs = [(p.detach(), after[name].detach()) for name, p in before.items() if name.startswith(norms)]
+    return float(norm_of([new - old for old, new in pairs]) / norm_of([old for old, _ in pairs]).clamp(min=1e-12))
 
 
 def _bias(adapter: Adapter, layer: int, rows: Tensor) -> float:
@@ -123,21 +125,56 @@ def _bias(adapter: Adapter, layer: int, rows: Tensor) -> float:
 
 
 def probe(features: Tensor, labels: Tensor) -> tuple[float, float, float]:
-    """Accuracy and 95 % interval of ridge regression to the classes on standardised features [N, D], held out in 5 folds."""
-    kinds, targets = labels.unique(return_inverse=True)
-    if len(kinds) < 2 or len(labels) < 2 * FOLDS:
-        raise InputError(f"a probe needs at least 2 classes and {2 * FOLDS} images, got {len(kinds)} and {len(labels)}")
+    """Accuracy and 95 % interval of ridge regression to the classes on standardised features [N, D], by 5-fold
+    cross-validation."""
+    classes, targets = labels.unique(return_inverse=True)
+    if len(classes) < 2 or len(labels) < 2 * FOLDS:
+        raise InputError(f"a probe needs at least 2 classes and {2 * FOLDS} images, got {len(classes)} and {len(labels)}")
     rows = features.double()
     rows = (rows - rows.mean(dim=0)) / rows.std(dim=0).clamp(min=1e-6)
     fold = torch.from_numpy(np.random.default_rng(0).permutation(len(rows)) % FOLDS)
-    right = 0
+    correct = 0
     for held_out in range(FOLDS):
         train, test = fold != held_out, fold == held_out
-        wanted = torch.nn.functional.one_hot(targets[train], len(kinds)).double()
+        wanted = torch.nn.functional.one_hot(targets[train], len(classes)).double()
         x = rows[train]
         gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
         weights = torch.linalg.solve(gram, x.T @ (wanted - wanted.mean(dim=0)))
-        answers = (rows[test] @ weights + wanted.mean(dim=0)).argmax(dim=1)
-        right += int((answers == targets[test]).sum())
-    low, high = wilson(right, len(rows))
-    return right / len(rows), low, high
+        predicted = (rows[test] @ weights + wanted.mean(dim=0)).argmax(dim=1)
+        correct += int((predicted == targets[test]).sum())
+    low, high = wilson(correct, len(rows))
+    return correct / len(rows), low, high
+
+
+def check_sklearn() -> None:
+    """Refuse t-SNE where scikit-learn is missing, before anything is computed."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise NaviaError("t-SNE needs scikit-learn: pip install 'navia[bench]'")
+
+
+def tsne_points(features: Tensor) -> Tensor | None:
+    """Features [N, D] -> points [N, 2] by t-SNE (van der Maaten and Hinton, 2008), initialised with the first two principal
+    components. The perplexity is 30, or a third of the number of points if there are fewer than 91. None if a feature is not
+    finite or all are equal."""
+    check_sklearn()
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    if not bool(torch.isfinite(features).all()) or bool((features == features[0]).all()):
+        return None
+    perplexity = min(_PERPLEXITY, (len(features) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
+    with threadpool_limits(1):  # threads do not help with so few points, and would take the cores of other cells
+        return torch.from_numpy(tsne.fit_transform(features.double().numpy()))
+
+
+def neighbour_accuracy(features: Tensor, labels: Tensor) -> float | None:
+    """Share of the features [N, D] whose class [N] is that of most of their 5 neighbours by Euclidean distance; among tied
+    classes that of the nearest neighbour counts. None if a feature is not finite."""
+    if not bool(torch.isfinite(features).all()):
+        return None
+    distances = torch.cdist(features.double(), features.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = labels[distances.fill_diagonal_(torch.inf).topk(NEIGHBOURS, largest=False).indices]
+    weights = 1 + 0.5 ** torch.arange(2, NEIGHBOURS + 2)  # breaks ties: all extra weights together are below one vote
+    votes = torch.zeros(len(labels), int(labels.max()) + 1).scatter_add_(1, nearest, weights.expand(len(labels), -1))
+    return float((votes.argmax(dim=1) == labels).double().mean())

@@ -1,4 +1,4 @@
-"""How good predictions are: top-k accuracy, negative log-likelihood, expected calibration error, intervals."""
+"""Quality of predictions: top-k accuracy, negative log-likelihood, expected calibration error, intervals."""
 
 import math
 
@@ -13,10 +13,11 @@ _Z95 = 1.96  # two-sided 95 % quantile of the normal distribution
 
 
 def check(logits: Tensor, labels: Tensor) -> None:
+    """Refuse logits and labels that cannot be scored."""
     if logits.dim() != 2 or labels.dim() != 1 or logits.shape[0] != labels.shape[0]:
         raise InputError(f"need logits [N, classes] and labels [N], got {tuple(logits.shape)}, {tuple(labels.shape)}")
     if logits.shape[0] == 0:
-        raise InputError("no predictions to judge")
+        raise InputError("no predictions to score")
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {labels.dtype}")
     if not bool(torch.isfinite(logits).all()):
@@ -26,7 +27,7 @@ def check(logits: Tensor, labels: Tensor) -> None:
 
 
 def top_k(logits: Tensor, labels: Tensor, k: int = 1) -> float:
-    """Share of rows whose label is among the k largest logits."""
+    """Top-k accuracy of logits [N, C] for labels [N]."""
     check(logits, labels)
     if k < 1:
         raise InputError(f"k must be at least 1, got {k}")
@@ -48,14 +49,14 @@ def ece(logits: Tensor, labels: Tensor) -> float:
 
 
 def calibration_error(confidence: Tensor, correct: Tensor) -> float:
-    """The same from the answers' confidences [N] and whether they were right [N]."""
+    """Expected calibration error from the confidences [N] of the predictions and whether they are correct [N]."""
     which = (confidence * _BINS).ceil().long().clamp(1, _BINS) - 1
     gap = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, which.cpu(), (confidence - correct.double()).cpu())
     return gap.abs().sum().item() / len(confidence)
 
 
 def wilson(correct: float, total: float) -> tuple[float, float]:
-    """95 % interval of an accuracy from `correct` of `total` images (Wilson score); both may be means over several runs."""
+    """95 % interval of the accuracy `correct` / `total` (Wilson score); both may be means over several runs."""
     if not 0 <= correct <= total or total == 0:
         raise InputError(f"{correct} correct of {total} is no accuracy")
     p, zz = correct / total, _Z95 * _Z95 / total

@@ -178,7 +178,8 @@ def open_delta(
     saved = classes_of(metadata, unknown=given)
     if given is not None and saved not in (None, given):
         raise DeltaError(
-            f"delta {Path(path).name} has classes {describe_classes(saved)}, not {describe_classes(given)}: give none, or these"
+            f"delta {Path(path).name} predicts classes {describe_classes(saved)}, not {describe_classes(given)}:"
+            " give none, or these"
         )
     adapter = adapt(vit, method, reducer, source, classes=saved, guard=False, **options)
     adapter.load(path)

@@ -13,7 +13,6 @@ from navia.report.figures import draw_figures
 from navia.report.index_page import index_page
 from navia.report.latex import latex
 from navia.report.results import Results
-from navia.report.speed import FILE, Speed, draw_speed, read_speed, speed_page
 from navia.report.tables import csv_text, page_markdown
 from navia.report.written import Written
 
@@ -60,37 +59,19 @@ def _whole_trace(trace: Any) -> Trace:
     return dict(trace)
 
 
-def speed_of(folder: Path) -> Speed | None:
-    """What `benchmarks/speed.py` left beside the rows, if it did."""
-    return read_speed(folder / FILE) if (folder / FILE).is_file() else None
-
-
-def write_report(
-    results: Results, traces: dict[str, Trace], out: Path, notes: list[str], speed: Speed | None = None
-) -> tuple[list[Path], list[str]]:
+def write_report(results: Results, traces: dict[str, Trace], out: Path, notes: list[str]) -> tuple[list[Path], list[str]]:
     """Everything into `out`: the paths, and what could not be made."""
     with _writing(out) as written:
         written.check(*_TEXTS)
         figures, problems = _drawn("figures", lambda: draw_figures(results, traces, written))
-        if speed is not None:
-            drawn, lost = _drawn("figure of the speed", lambda: draw_speed(speed, written))
-            figures, problems = [*figures, *drawn], [*problems, *lost]
         made = (
             page_markdown(results),
             latex(results),
             "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
-            index_page(results, traces, example_pictures(results), [*notes, *problems], speed),
+            index_page(results, traces, example_pictures(results), [*notes, *problems]),
         )
         texts = [_write(written, name, text) for name, text in zip(_TEXTS, made, strict=True)]
     return [*texts, *figures], problems
-
-
-def write_speed_report(speed: Speed, out: Path) -> tuple[list[Path], list[str]]:
-    """The page where there is nothing else to report, and its figure: the paths, and what could not be made."""
-    with _writing(out) as written:
-        written.check("index.html")
-        figures, problems = _drawn("figure of the speed", lambda: draw_speed(speed, written))
-        return [_write(written, "index.html", speed_page(speed)), *figures], problems
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from navia.report.index_views import table_sections, unbroken
 from navia.report.numbers import DASH, finite, shown
 from navia.report.page import Section, facts, pictures, spaced
 from navia.report.results import Collapse, Line, Results, Row, Table, Traces, collapses, effective_classes, short_path
-from navia.report.speed import Speed, speed_section
 from navia.report.svg import beside
 from navia.report.tables import missing_text, summary, why_several
 from navia.report.words import readable
@@ -25,16 +24,12 @@ def index_page(
     traces: Traces,
     examples: Examples = ((), ""),
     notes: Sequence[str] = (),
-    speed: Speed | None = None,
 ) -> str:
-    """examples: pictures of the data, and what to say about them. notes: what else the reader should know, as sentences.
-    speed: what the benchmark of speed wrote."""
+    """examples: pictures of the data, and what to say about them. notes: what else the reader should know, as sentences."""
     sections = [section for table in results.tables for section in table_sections(table, traces, len(results.tables) > 1)]
     if why := why_several(results):
         sections.append(Section("Why there are several tables", _list(why)))
     sections.append(_collapsed(results, traces))
-    if speed is not None:
-        sections.append(speed_section(speed))
     if examples[0] or examples[1]:
         sections.append(Section("What the data look like", pictures(examples[0]), examples[1]))
     sections.append(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from navia.evaluation.tsne import NEIGHBOURS
+from navia.evaluation.explain import NEIGHBOURS
 from navia.report import page
 from navia.report.clouds import Cloud, clouds
 from navia.report.lines import Series, lines

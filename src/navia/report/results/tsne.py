@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from navia.evaluation.tsne import NEIGHBOURS
+from navia.evaluation.explain import NEIGHBOURS
 from navia.report.numbers import finite
 from navia.report.results.lines import Line
 from navia.report.results.tables import Table

@@ -1,17 +1,23 @@
-"""How long forwards and adaptation steps take beside the library's own dense forward, and how much memory they need.
+"""Forwards and adaptation steps timed against timm's own dense forward.
 
-All calls of a setting are made in turn, round after round, so that each ratio compares neighbours in time. Weights are
-random and learning rates zero: every round does the same work. Methods that choose among images are told to take them all.
+All calls of a setting run in turn, round after round, so that each ratio compares calls that are close in time. Weights are
+random and learning rates zero: every round does the same work. Methods that select images are set to keep all of them.
 """
 
+import argparse
 import dataclasses
 import math
+import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +25,7 @@ from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
 from navia.errors import SpecError
 from navia.evaluation.cost import cost
-from navia.evaluation.latency import quartiles, random_images
-from navia.evaluation.roofline import BareGemms, Passes, Work, roofline, work_of
+from navia.evaluation.latency import random_images
 from navia.methods.base import METHODS
 from navia.methods.features import entropy
 from navia.methods.parameters import norm_parameters, private_copy
@@ -28,22 +33,23 @@ from navia.models.base import ViT
 from navia.models.forward import forward
 from navia.models.load import load as load_vit
 from navia.reduction import parse
+from roofline import BareGemms, Passes, Work, roofline, work_of
 
 LIBRARY = "timm"
 _RATES = ("lr", "eta_delta", "eta_delta_l")
-# Random weights are sure of nothing: at their defaults these methods would find no image worth an update.
-_TAKE_ALL: dict[str, dict[str, float]] = {
+# Predictions of random weights are all uncertain: at their defaults these methods would keep no image for an update.
+_KEEP_ALL: dict[str, dict[str, float]] = {
     "sar": {"margin": 2.0, "recover": 0.0},
     "eata": {"margin": 2.0, "redundancy": 2.0},
     "deyo": {"filter_margin": 2.0, "plpd": 0.0},
-    "cotta": {"unsure": 0.0},
+    "cotta": {"confidence_threshold": 0.0},
 }
-_WARM_UP_IMAGES = 8  # the statistics of smaller batches need so many before the first update
+_WARM_UP_IMAGES = 8  # the feature buffer of smaller batches needs as many before the first update
 
 
 @dataclass(frozen=True)
 class Setting:
-    """model: a name of timm's, or "embedded". options: of its constructor, such as img_size and depth."""
+    """model: a timm name, or "embedded". options: arguments of its constructor, such as img_size and depth."""
 
     model: str
     batch: int
@@ -56,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """method: that of a step; "timm": the library's own forward or step, which knows no reducer."""
+    """method: of a step; "timm": the library's own forward or step, without a reducer."""
 
     call: Literal["forward", "step"]
     method: str = "none"
@@ -76,11 +82,11 @@ PLAIN_STEP = Case("step", LIBRARY)
 class Row:
     """One case in one setting.
 
-    ratio: of median times to the dense forward's; low, high: quartiles of the ratio round by round; best: of best times.
-    macs: forward multiply-accumulates by `navia.cost`, relative to dense. products: matrix products of the whole call, those
-    of backward passes included, relative to the dense forward's. gflops, gflops_bare, share: see `roofline`. peak_mib:
-    resident memory above the level before, allocated_mib: sum of all allocations, both of one call in its own process;
-    None where not measured. kept: images that the last update used.
+    ratio: median time over that of the dense forward; low, high: quartiles of the ratio per round; best: ratio of the best
+    times. macs: forward multiply-accumulates by `navia.cost`, relative to dense. products: matrix products of the whole
+    call with its backward passes, relative to the dense forward. gflops, gflops_bare, share: see `roofline`. peak_mib:
+    resident memory above the level before; allocated_mib: sum of all allocations; both of one call in its own process, None
+    if not measured. kept: images used by the last update.
     """
 
     model: str
@@ -112,7 +118,7 @@ class Row:
 
 @dataclass
 class Runner:
-    """A call, and the adapter behind it where there is one."""
+    """A call, and its adapter if it is a step."""
 
     call: Callable[[Tensor], object]
     adapter: Adapter | None = None
@@ -121,7 +127,7 @@ class Runner:
         return self.call(images)
 
     def warm_up(self, images: Tensor) -> None:
-        """Until updates are made: the statistics of small batches need some images first."""
+        """Call until updates are made: the feature buffer of small batches needs some images first."""
         for _ in range(math.ceil(_WARM_UP_IMAGES / len(images))):
             self.call(images)
             last = None if self.adapter is None else self.adapter.last
@@ -143,14 +149,14 @@ def runner(vit: ViT, case: Case, guard: bool = True) -> Runner:
     if case.call == "forward":
         return Runner(_forward(vit, case))
     source = SourceStatistics.measure(vit, random_images(vit, 2), case.reduce, fisher=METHODS.get(case.method).needs_fisher)
-    adapter = adapt(vit, case.method, case.reduce, source, guard=guard, **still(case.method))
+    adapter = adapt(vit, case.method, case.reduce, source, guard=guard, **fixed_options(case.method))
     return Runner(adapter, adapter)
 
 
-def still(method: str) -> dict[str, Any]:
-    """Options under which a method does its whole work on every batch and ends where it began."""
+def fixed_options(method: str) -> dict[str, Any]:
+    """Options with which a method does its full work on every batch and leaves its parameters unchanged."""
     known = {field.name for field in dataclasses.fields(METHODS.get(method).Options)}
-    return {rate: 0.0 for rate in _RATES if rate in known} | _TAKE_ALL.get(method, {})
+    return {rate: 0.0 for rate in _RATES if rate in known} | _KEEP_ALL.get(method, {})
 
 
 def _forward(vit: ViT, case: Case) -> Callable[[Tensor], object]:
@@ -164,7 +170,7 @@ def _forward(vit: ViT, case: Case) -> Callable[[Tensor], object]:
 
 
 def _plain_step(vit: ViT) -> Callable[[Tensor], object]:
-    """What autograd alone makes of the library's model: entropy, and gradients of the norms."""
+    """Plain autograd on the library's model: entropy, and gradients of the norms."""
     model: nn.Module = private_copy(vit, norm_parameters(vit)).model
 
     def call(images: Tensor) -> object:
@@ -177,19 +183,19 @@ def _plain_step(vit: ViT) -> Callable[[Tensor], object]:
 
 
 def passes_of(vit: ViT, case: Case) -> Passes:
-    """Forward and backward passes of a call at the options of `still`."""
+    """Forward and backward passes of a call with `fixed_options`."""
     if case.method == LIBRARY:
-        return Passes(backwards=int(case.call == "step"), whole=True)
+        return Passes(backwards=int(case.call == "step"), full_last_block=True)
     if case.call == "forward":
         return Passes()
     kind = METHODS.get(case.method)
-    options = kind.Options(**still(case.method))
+    options = kind.Options(**fixed_options(case.method))
     tuned = dict(vit.model.named_parameters())
     weights = any(tuned[name].dim() > 1 for name in kind.tuned_names(vit, options))
     prompts = kind.num_extra_tokens(options)
     backwards = kind.num_backwards(vit, options)
-    answers = int(getattr(options, "shift", False))  # FOA's shift is put on features that have been classified already
-    return Passes(kind.num_forwards(vit, options), backwards, weights, prompts, answers=answers)
+    extra_heads = int(getattr(options, "shift", False))  # FOA shifts the features after a first classification
+    return Passes(kind.num_forwards(vit, options), backwards, weights, prompts, extra_heads=extra_heads)
 
 
 # ---- time
@@ -213,13 +219,13 @@ def compare(
     times: dict[Case, list[float]] = {case: [] for case in runners}
     for number in range(rounds):
         for case, made in runners.items():
-            times[case].append(_seconds(made, images))
+            times[case].append(seconds_of(made, images))
         bare.round()
         on_round(number + 1)
     return [_row(vit, setting, case, runners[case], works, times, bare) for case in runners]
 
 
-def _seconds(call: Callable[[Tensor], object], images: Tensor) -> float:
+def seconds_of(call: Callable[[Tensor], object], images: Tensor) -> float:
     start = time.perf_counter()
     call(images)
     return time.perf_counter() - start
@@ -264,13 +270,44 @@ def _row(
 def spread(seconds: Sequence[float], dense: Sequence[float]) -> tuple[float, float, float]:
     """Ratio of the medians, and quartiles of the ratios of single rounds."""
     ratios = [own / base for own, base in zip(seconds, dense, strict=True)]
-    return median(seconds) / median(dense), *quartiles(ratios)
+    return median(seconds) / median(dense), *np.quantile(ratios, (0.25, 0.75)).tolist()
 
 
 def check_case(case: Case) -> None:
-    """Raise for a method or reducer that is not there, before anything is timed."""
+    """Raise for an unknown method or reducer before anything is timed."""
     parse(case.reduce)
     if case.method != LIBRARY:
         METHODS.get(case.method)
     elif case.reduce != "none":
         raise SpecError(f"the library's own {case.call} has no reducer, got {case.reduce!r}")
+
+
+def script_parser(description: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+# ---- where it was measured
+
+
+def computer() -> dict[str, Any]:
+    """Versions, processor and threads: ratios can be compared between computers, milliseconds cannot."""
+    return {
+        "versions": {name: version(name) for name in ("navia", "torch", "timm")} | {"python": platform.python_version()},
+        "cpu": next(iter(_proc("cpuinfo", "model name")), platform.processor() or platform.machine()),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def available_mib() -> float | None:
+    """Free memory, where the system reports it."""
+    found = _proc("meminfo", "MemAvailable")
+    return int(found[0].split()[0]) / 1024 if found else None
+
+
+def _proc(file: str, key: str) -> list[str]:
+    try:
+        lines = Path("/proc", file).read_text().splitlines()
+    except OSError:
+        return []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(key)]

@@ -1,4 +1,4 @@
-"""What a call has to multiply: the same number as PyTorch's own counter finds in the real call, for every kind of pass."""
+"""The counted matrix products of a call are those that PyTorch's own counter finds in the real call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +8,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 import navia
-from navia.evaluation.roofline import BareGemms, Gemm, Passes, Work, roofline, work_of
-from navia.evaluation.speed import Case, Setting, load, passes_of, runner
+from cases import Case, Setting, load, passes_of, runner
 from navia.models.forward import forward
 from navia.reduction import NoReduction, parse
+from roofline import BareGemms, Gemm, Passes, Work, roofline, work_of
 from tests.families import MODELS, THREE, build, images_for
 
 BATCH = 8
@@ -25,7 +25,7 @@ def _attention_back(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **
     return sdpa_backward_flop_count(gradient, query, key, value)
 
 
-# The counter does not know the CPU's fused kernel; its products are those of the other fused kernels.
+# The counter does not know the fused CPU kernel; its products are those of the other fused kernels.
 FUSED = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_back,
@@ -33,7 +33,7 @@ FUSED = {
 
 
 def counted(call: Callable[[], object]) -> int:
-    """Multiply-accumulates that PyTorch sees in a real call: matrix products and convolutions."""
+    """Multiply-accumulates counted by PyTorch in a real call: matrix products and convolutions."""
     with FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
         call()
     assert counter.get_total_flops() % 2 == 0
@@ -44,26 +44,26 @@ def counted(call: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("name", ["timm plain", "timm deit distilled"])
-def test_a_whole_dense_forward_is_the_librarys_own(name: str) -> None:
+def test_full_dense_forward_has_the_products_of_the_library(name: str) -> None:
     vit = build(name)
     with torch.no_grad():
         expected = counted(lambda: vit.model(images_for(vit, BATCH)))
-    assert work_of(vit, NoReduction(), BATCH, Passes(whole=True)).macs == expected
+    assert work_of(vit, NoReduction(), BATCH, Passes(full_last_block=True)).macs == expected
 
 
 @pytest.mark.parametrize("spec", ["none", "tome:3", "evit:3", "evit:2,fuse=false", "tofu:3", "tome:[0,2,1]", "evit:1000"])
 @pytest.mark.parametrize("name", THREE)
-def test_a_forward_counts_the_rows_that_it_computes(name: str, spec: str) -> None:
+def test_forward_counts_the_computed_rows(name: str, spec: str) -> None:
     vit, reducer = build(name), parse(spec)
     with torch.no_grad():
         expected = counted(lambda: forward(vit, images_for(vit, BATCH), reducer))
     work = work_of(vit, reducer, BATCH, Passes())
     assert work.macs == expected
-    assert work.macs < work_of(vit, reducer, BATCH, Passes(whole=True)).macs
+    assert work.macs < work_of(vit, reducer, BATCH, Passes(full_last_block=True)).macs
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_family_has_its_matrices_in_the_order_that_is_counted_on(name: str) -> None:
+def test_matrices_of_every_family_are_in_the_assumed_order(name: str) -> None:
     vit = build(name)
     with torch.no_grad():
         expected = counted(lambda: forward(vit, images_for(vit, BATCH)))
@@ -82,7 +82,7 @@ METHODS = ["none", "tent", "sar", "eata", "deyo", "cotta", "align", "foa_bp", "n
 
 
 def step_counts(vit: navia.ViT, case: Case) -> tuple[int, int]:
-    """Counted by PyTorch in a step that made an update, and by us."""
+    """Products of a step with an update: counted by PyTorch, and by us."""
     made = runner(vit, case)
     images = torch.randn(BATCH, vit.in_chans, *vit.preprocessing.size)
     made(images)
@@ -93,18 +93,18 @@ def step_counts(vit: navia.ViT, case: Case) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_a_step_counts_what_its_method_does(embedded: navia.ViT, method: str) -> None:
+def test_step_counts_the_passes_of_its_method(embedded: navia.ViT, method: str) -> None:
     found, ours = step_counts(embedded, Case("step", method, "tome:16"))
     assert found == ours
 
 
 @pytest.mark.parametrize("reduce", ["none", "evit:16", "evit:16,fuse=false", "tofu:16", "tofu:16,compat=true"])
-def test_a_step_counts_what_its_reducer_leaves(embedded: navia.ViT, reduce: str) -> None:
+def test_step_counts_the_tokens_left_by_its_reducer(embedded: navia.ViT, reduce: str) -> None:
     found, ours = step_counts(embedded, Case("step", "align", reduce))
     assert found == ours
 
 
-def test_the_librarys_own_step_computes_every_row(embedded: navia.ViT) -> None:
+def test_step_of_the_library_computes_every_row(embedded: navia.ViT) -> None:
     found, ours = step_counts(embedded, Case("step", "timm", "none"))
     assert found == ours
     assert ours > step_counts(embedded, Case("step", "tent", "none"))[1]
@@ -123,7 +123,7 @@ def test_work_adds_up() -> None:
 
 
 @pytest.mark.parametrize("kind", ["forward", "inputs", "weights"])
-def test_bare_products_have_the_shape_and_the_layout_of_their_kind(kind: Any) -> None:
+def test_bare_products_have_the_shape_and_layout_of_their_kind(kind: Any) -> None:
     gemm = Gemm(3, 4, 5, kind)
     left, right, out = BareGemms([Work({gemm: 1})])._operands(gemm)
     assert (left.shape, right.shape, out.shape) == ((3, 4), (4, 5), (3, 5))
@@ -131,7 +131,7 @@ def test_bare_products_have_the_shape_and_the_layout_of_their_kind(kind: Any) ->
     assert right.is_contiguous() == (kind != "forward")
 
 
-def test_the_share_is_the_bound_in_the_measured_time() -> None:
+def test_share_is_bound_over_measured() -> None:
     work = Work({Gemm(64, 64, 64, "forward"): 2}, other=1000)
     bare = BareGemms([work])
     for _ in range(3):

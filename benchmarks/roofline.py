@@ -1,8 +1,8 @@
-"""How near a call comes to its matrix products alone: which products it needs, and how fast these run without the rest.
+"""Roofline of a call: the matrix products it needs, and the time these products take by themselves.
 
-Counted is what a call has to multiply. Products with a weight matrix are kept by shape, so that each can be timed alone;
-products between tokens (attention, matching) are only counted, and taken to run as fast as those with weights do on average.
-The bound of a call is the time that all of this would take; the share is bound / measured.
+Products with a weight matrix are kept by shape and timed one by one. Products between tokens (attention, matching) are
+counted only, and assumed to run at the average rate of the products with weights. The bound of a call is the time of all
+its products; the share is bound / measured.
 """
 
 import time
@@ -24,8 +24,8 @@ _ATTENTION_BACKWARD = 5  # scores again, since the fused kernel keeps none; grad
 
 
 class Gemm(NamedTuple):
-    """[rows, inner] @ [inner, columns]. kind: x W^T (forward), g W (gradient of the inputs) or g^T x (of the weights),
-    which differ in how their operands lie in memory."""
+    """[rows, inner] @ [inner, columns]. kind: x W^T (forward), g W (gradient of the inputs) or g^T x (of the weights);
+    the kinds differ in the memory layout of their operands."""
 
     rows: int
     inner: int
@@ -39,7 +39,7 @@ class Gemm(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """Matrix products of a call. gemms: those with weights, how often each; other: multiply-accumulates of all others."""
+    """Matrix products of a call. gemms: products with weights and their counts; other: multiply-accumulates of the rest."""
 
     gemms: Mapping[Gemm, int] = field(default_factory=dict)
     other: int = 0
@@ -52,51 +52,53 @@ class Work:
     def macs(self) -> int:
         return self.linear_macs + self.other
 
-    def __add__(self, more: "Work") -> "Work":
-        return Work(Counter(self.gemms) + Counter(more.gemms), self.other + more.other)
+    def __add__(self, other: "Work") -> "Work":
+        return Work(Counter(self.gemms) + Counter(other.gemms), self.other + other.other)
 
     def times(self, count: int) -> "Work":
-        return Work({gemm: count * often for gemm, often in self.gemms.items() if count}, count * self.other)
+        return Work({gemm: count * number for gemm, number in self.gemms.items() if count}, count * self.other)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What a call consists of. weights: whether the backward passes also go to the weight matrices. prompts: tokens that
-    are added to every image. whole: also the rows of the last block that nobody reads, as the libraries compute them.
-    answers: how often the classifier runs once more by itself."""
+    """Passes of a call. weights: the backward passes include gradients of the weight matrices. prompts: tokens added to
+    every image. full_last_block: compute all rows of the last block, as the libraries do. extra_heads: further runs of the
+    classifier alone."""
 
     forwards: int = 1
     backwards: int = 0
     weights: bool = False
     prompts: int = 0
-    whole: bool = False
-    answers: int = 0
+    full_last_block: bool = False
+    extra_heads: int = 0
 
 
 def work_of(vit: ViT, reducer: Reducer, batch: int, passes: Passes) -> Work:
-    """The products that `passes` over `batch` images need."""
+    """Matrix products of `passes` over `batch` images."""
     layers = _layers(vit, reducer, passes)
-    forward, backward = _entrance(vit, batch, passes.weights)
+    forward, backward = _patch_embedding(vit, batch, passes.weights)
     for layer in layers:
         linear = layer.linears(batch)
-        forward += _applied(linear) + Work(other=batch * (layer.attention(_ATTENTION_FORWARD) + layer.reduction_forward))
-        backward += _returned(linear, passes.weights)
+        forward += _forward_products(linear)
+        forward += Work(other=batch * (layer.attention(_ATTENTION_FORWARD) + layer.reduction_forward))
+        backward += _backward_products(linear, passes.weights)
         backward += Work(other=batch * (layer.attention(_ATTENTION_BACKWARD) + layer.reduction_backward))
     heads = [(batch, weight) for weight in linear_weights_outside_blocks(vit)]
-    forward += _applied(heads)
-    backward += _returned(heads, passes.weights)
-    return forward.times(passes.forwards) + backward.times(passes.backwards) + _applied(heads).times(passes.answers)
+    classified = _forward_products(heads)
+    forward += classified
+    backward += _backward_products(heads, passes.weights)
+    return forward.times(passes.forwards) + backward.times(passes.backwards) + classified.times(passes.extra_heads)
 
 
 # ---- counting
 
 
-Linears = Sequence[tuple[int, Tensor]]  # rows, and the weight [out, in] that they go through
+Linears = Sequence[tuple[int, Tensor]]  # rows, and the weight [out, in] they are multiplied with
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One block. before, after: tokens that enter its attention and its MLP; queries: rows of its attention's output."""
+    """One block. before, after: tokens entering attention and MLP; queries: rows of the attention output."""
 
     before: int
     queries: int
@@ -117,10 +119,10 @@ class _Layer:
 
 
 def _layers(vit: ViT, reducer: Reducer, passes: Passes) -> list[_Layer]:
-    """By the rules of `vit.forward.run`: where the classifier reads the first rows alone, the last block computes queries,
-    projection and MLP of these alone, and reduces nothing."""
+    """By the rules of `models.forward.run`: where the classifier reads only the first rows, the last block computes
+    queries, projection and MLP of these rows only, and reduces nothing."""
     tokens, prefix = token_counts(vit, reducer, passes.prompts), vit.num_prefix_tokens + passes.prompts
-    read = None if passes.whole or vit.whole_last_block or reducer.modifies_all_tokens else vit.num_pooled_tokens
+    read = None if passes.full_last_block or vit.whole_last_block or reducer.modifies_all_tokens else vit.num_pooled_tokens
     layers = []
     for number, r in enumerate(reducer.tokens_per_block(vit.depth)):
         before, after = tokens[number], tokens[number + 1]
@@ -135,8 +137,8 @@ def _layers(vit: ViT, reducer: Reducer, passes: Passes) -> list[_Layer]:
 
 
 def _reduction(vit: ViT, reducer: Reducer, before: int, prefix: int, r: int, width: int) -> tuple[int, int]:
-    """Multiply-accumulates of the reducer's own products per image, forward and backward. The matching needs no gradient;
-    EViT's fused token is a product with the CLS attention, and both sides of it and of the attention get one."""
+    """Multiply-accumulates of the reducer's own products per image, forward and backward. The matching has no gradient;
+    EViT's fused token is a product with the CLS attention, and both factors of both products have one."""
     if reducer.needs_keys:
         return matching_macs(before - prefix, width // vit.num_heads), 0
     if reducer.needs_cls_attention:
@@ -145,19 +147,19 @@ def _reduction(vit: ViT, reducer: Reducer, before: int, prefix: int, r: int, wid
     return 0, 0
 
 
-def _entrance(vit: ViT, batch: int, weights: bool) -> tuple[Work, Work]:
-    """Patches -> tokens, a product in all but name. No gradient goes back to the images."""
+def _patch_embedding(vit: ViT, batch: int, weights: bool) -> tuple[Work, Work]:
+    """Patches -> tokens. The images get no gradient."""
     kernel = vit.patch_projection.weight
     rows, out, inner = batch * vit.grid[0] * vit.grid[1], kernel.shape[0], kernel[0].numel()
     back = Work({Gemm(out, rows, inner, "weights"): 1}) if weights else Work()
     return Work({Gemm(rows, inner, out, "forward"): 1}), back
 
 
-def _applied(linears: Linears) -> Work:
+def _forward_products(linears: Linears) -> Work:
     return Work(Counter(Gemm(rows, weight.shape[1], weight.shape[0], "forward") for rows, weight in linears))
 
 
-def _returned(linears: Linears, weights: bool) -> Work:
+def _backward_products(linears: Linears, weights: bool) -> Work:
     work = Work(Counter(Gemm(rows, weight.shape[0], weight.shape[1], "inputs") for rows, weight in linears))
     if weights:
         work += Work(Counter(Gemm(weight.shape[0], rows, weight.shape[1], "weights") for rows, weight in linears))
@@ -169,10 +171,10 @@ def _matrices(module: nn.Module) -> list[Tensor]:
 
 
 def _split(weights: Sequence[Tensor], features: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """The matrices that make queries, keys and values, in one piece or three: all libraries hold them first."""
-    count, made = 0, 0
-    while made < features:
-        made += weights[count].shape[0]
+    """The matrices of queries, keys and values (fused or three), which every library registers first, and the others."""
+    count, rows = 0, 0
+    while rows < features:
+        rows += weights[count].shape[0]
         count += 1
     return weights[:count], weights[count:]
 
@@ -181,8 +183,8 @@ def _split(weights: Sequence[Tensor], features: int) -> tuple[Sequence[Tensor], 
 
 
 class BareGemms:
-    """Times each shape alone, without allocations: one buffer per operand serves all. Call `round` beside the calls that
-    are judged, so that both see the same computer."""
+    """Times each shape by itself, without allocations: all shapes share one buffer per operand. Call `round` in turn with
+    the measured calls, so that both see the same load of the computer."""
 
     def __init__(self, works: Iterable[Work]) -> None:
         self.gemms = list(dict.fromkeys(gemm for work in works for gemm in work.gemms))
@@ -217,7 +219,7 @@ class BareGemms:
 
 
 class Roofline(NamedTuple):
-    """gflops: reached by a call; gflops_bare: by its bare products; share: bound / measured."""
+    """gflops: of the call; gflops_bare: of its matrix products alone; share: bound / measured."""
 
     gflops: float
     gflops_bare: float

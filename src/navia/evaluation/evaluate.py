@@ -1,0 +1,228 @@
+"""`navia.evaluate`: accuracy, calibration and cost of an adapter on labelled data, domain by domain."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from navia.adaptation.adapter import Adapter
+from navia.data.layouts import match_classes
+from navia.data.loader import iterate_batches
+from navia.data.sources import open_domains
+from navia.errors import InputError
+from navia.evaluation.cost import Cost, cost
+from navia.evaluation.metrics import calibration_error, wilson
+from navia.methods.base import Method
+from navia.models.labels import class_names
+
+
+@dataclass(frozen=True)
+class DomainResult:
+    """Result of one domain. entropy: mean over the predictions. updates: batches that led to an update."""
+
+    name: str
+    images: int
+    top1: float
+    interval: tuple[float, float]
+    ece: float | None
+    entropy: float
+    updates: int
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Result over all images; `print` shows it as a table.
+
+    Attributes:
+        images: Number of images.
+        top1: Top-1 accuracy, with the 95 % interval `interval` (Wilson score).
+        ece: Expected calibration error; None if a logit was not finite.
+        cost: `navia.cost` of the adapter: `cost.gmacs` counts the forward passes of a step, per image.
+        domains: The same for each domain, with the mean entropy and the number of updates.
+    """
+
+    images: int
+    top1: float
+    interval: tuple[float, float]
+    ece: float | None
+    cost: Cost
+    domains: tuple[DomainResult, ...]
+
+    @property
+    def gmacs_forward(self) -> float:
+        """GMACs of a single forward pass per image."""
+        return self.cost.gmacs / self.cost.forwards
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"gmacs_forward": self.gmacs_forward, "gmacs_step": self.cost.gmacs}
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, Any]] = [(row.name, row) for row in self.domains]
+        rows += [("all", self)] if len(rows) > 1 else []
+        width = max(len("domain"), *(len(name) for name, _ in rows))
+        lines = [f"{self.cost.model}, {self.cost.method}, reduce {self.cost.reduce}"]
+        lines += [f"{'domain':<{width}}  images   top-1    95 % interval    ECE"]
+        for name, row in rows:
+            ece, (low, high) = "    -" if row.ece is None else f"{row.ece:.3f}", row.interval
+            lines += [f"{name:<{width}}  {row.images:6}  {row.top1:6.1%}  {low:6.1%} - {high:6.1%}  {ece}"]
+        passes = f"{self.gmacs_forward:.2f} per forward, {self.cost.gmacs:.2f} per step (without backward passes)"
+        return "\n".join([*lines, f"GMACs per image: {passes}"])
+
+
+def evaluate(
+    adapter: Adapter,
+    data: Any,
+    *,
+    batch_size: int = 64,
+    limit: int | None = None,
+    workers: int = 0,
+    seed: int = 0,
+    corruptions: Sequence[str] | None = None,
+    severity: int = 5,
+    reset: bool = True,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> EvaluationResult:
+    """Evaluate an adapter on labelled data. Every batch is predicted before the adapter adapts to it.
+
+    Args:
+        adapter: As made by `navia.adapt`. It is left in the state after the last domain.
+        data: A folder of class folders or in a layout of ImageNet (ImageNet-C: one domain per corruption and severity),
+            "embedded" or "datasets:NAME"; a map-style dataset; a `DataLoader` or iterable of labelled batches; a pair of
+            tensors (images, labels); or a mapping of domain names to any of these. Class names of folders and datasets are
+            matched with the model's classes; other labels are columns of the adapter's logits.
+        batch_size: Images per step. A loader has its own batch size and workers.
+        limit: Maximum number of images per domain.
+        workers: Processes that decode images.
+        seed: Order of the images of folders and datasets.
+        corruptions: Corrupt the images of a folder on the fly, with one domain per corruption.
+        severity: Severity of `corruptions`, 1 to 5.
+        reset: Reset the adapter before every domain. False: continue from its present state.
+        progress: Called after every batch with the number of images so far and in all (None if unknown).
+
+    Returns:
+        Accuracy, calibration error and cost over all images and for each domain.
+
+    Raises:
+        InputError: Images without labels, or with labels that the adapter does not predict.
+
+    Example:
+        >>> result = navia.evaluate(adapter, "embedded", corruptions=["fog", "contrast"], limit=64)
+        >>> [(row.name, row.images) for row in result.domains]
+        [('fog', 64), ('contrast', 64)]
+    """
+    parts = _open(adapter.method, "data", data, corruptions or (), severity, batch_size)
+    sizes = [min(part.size, limit or part.size) for part in parts if part.size is not None]
+    total = sum(sizes) if len(sizes) == len(parts) else None
+    vit, method, rows, seen = adapter.source_vit, adapter.method, [], 0
+    scored: list[tuple[Tensor, Tensor]] = []  # confidence and correctness of each batch
+    for part in parts:
+        batches, before, entropy, updates = len(scored), seen, 0.0, 0
+        if reset:
+            adapter.reset()
+        for images, labels in iterate_batches(part.data, vit.preprocessing, batch_size, limit, workers, seed):
+            truth = _checked(part, labels, method)
+            logits = adapter(images.to(vit.device)).detach().cpu()
+            assert adapter.last is not None
+            confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
+            confidence = confidence.where(logits.isfinite().all(dim=1), torch.nan)
+            scored.append((confidence, (predicted == truth) & confidence.isfinite()))
+            seen += len(truth)
+            entropy += adapter.last.entropy * len(truth)
+            updates += adapter.last.kept > 0
+            if progress is not None:
+                progress(seen, total)
+        if seen == before:
+            raise InputError(f"no images in {part.name!r}")
+        rows.append(DomainResult(part.name, *_scores(scored[batches:]), entropy / (seen - before), updates))
+    counted = cost(vit, method.reduce, method=method.name, options=vars(method.options))
+    return EvaluationResult(*_scores(scored), counted, tuple(rows))
+
+
+def _scores(scored: Sequence[tuple[Tensor, Tensor]]) -> tuple[int, float, tuple[float, float], float | None]:
+    """Images, top-1, its interval and ECE of several batches of (confidence, correctness)."""
+    confidence, correct = (torch.cat(values) for values in zip(*scored, strict=True))
+    ece = calibration_error(confidence, correct) if bool(confidence.isfinite().all()) else None
+    return len(correct), correct.double().mean().item(), wilson(int(correct.sum()), len(correct)), ece
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A domain. columns: for each label the column of the logits, or -1; None: labels are columns. size: None if unknown."""
+
+    name: str
+    data: Any
+    columns: Tensor | None
+    size: int | None
+
+
+def _open(method: Method, name: str, data: Any, corruptions: Sequence[str], severity: int, batch_size: int) -> list[_Part]:
+    vit = method.vit
+    if isinstance(data, Mapping):
+        found = []
+        for key, value in data.items():
+            parts = _open(method, str(key), value, corruptions, severity, batch_size)
+            found += [replace(part, name=str(key) if len(parts) == 1 else f"{key}/{part.name}") for part in parts]
+        if not found:
+            raise InputError("a mapping of domains is empty")
+        return found
+    if isinstance(data, str | Path):
+        opened = open_domains(data, vit.num_classes, class_names(vit), corruptions=corruptions, severity=severity)
+        for domain in opened.domains:
+            if domain.images.labels is None:
+                raise InputError(f"{domain.name!r} of {str(data)!r} has no labels to score with: use class folders")
+        columns = _columns(method, opened.classes or range(vit.num_classes))
+        return [_Part(domain.name, domain, columns, len(domain.images)) for domain in opened.domains]
+    if corruptions:
+        raise InputError(f"corruptions need a folder, 'embedded' or 'datasets:NAME', got {type(data).__name__}")
+    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor) and data[1].dim() == 1:
+        images, labels = data
+        if len(images) != len(labels):
+            raise InputError(f"{name!r} has {len(images)} images but {len(labels)} labels")
+        return [_Part(name, list(zip(images.split(batch_size), labels.split(batch_size), strict=True)), None, len(labels))]
+    sized = hasattr(data, "__len__") and (isinstance(data, Dataset) or hasattr(data, "column_names"))
+    return [_Part(name, data, _dataset_columns(method, data), len(data) if sized else None)]
+
+
+def _columns(method: Method, classes: Sequence[int]) -> Tensor:
+    """Columns of the logits for classes of the model; -1 for classes that are not predicted."""
+    table = torch.arange(method.vit.num_classes)
+    if method.classes is not None:
+        table = torch.full_like(table, -1).index_copy_(0, method.classes.cpu(), torch.arange(method.num_classes))
+    return table[list(classes)]
+
+
+def _dataset_columns(method: Method, data: Any) -> Tensor | None:
+    """Columns for the labels of a dataset with class names (torchvision's `ImageFolder`, Hugging Face datasets), whose order
+    may differ from the model's. A `target_transform` or names that are no strings: labels are columns."""
+    while hasattr(data, "dataset") and not hasattr(data, "classes"):  # DataLoader, Subset
+        data = data.dataset
+    features = getattr(data, "features", None)
+    named = features.get("label") if isinstance(features, Mapping) else None
+    names = getattr(data, "classes", None) if named is None else getattr(named, "names", None)
+    given = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if names is None or not given or getattr(data, "target_transform", None) is not None:
+        return None
+    labels, subset = astuple(match_classes(names, method.vit.num_classes, class_names(method.vit), numbered=True))
+    return _columns(method, [subset[label] for label in labels] if subset else labels)
+
+
+def _checked(part: _Part, labels: Tensor | None, method: Method) -> Tensor:
+    """Labels as columns of the logits."""
+    if labels is None:
+        raise InputError(f"{part.name!r} has no labels to score with: give class folders, or (images, labels)")
+    columns = torch.arange(method.num_classes) if part.columns is None else part.columns
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= len(columns):
+        raise InputError(f"labels of {part.name!r} reach {low}..{high}, but there are {len(columns)} classes")
+    found = columns[labels.cpu()]
+    if bool((found < 0).any()):
+        raise InputError(
+            f"label {int(labels[found < 0][0])} of {part.name!r} is not among the {method.num_classes} classes that the "
+            "adapter predicts: leave out its images, or adapt without `classes`"
+        )
+    return found
