@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from navia.bench.grid import cells
-from navia.bench.presets import named, presets
+from navia.bench.presets import load_spec, presets
 from navia.bench.spec import parse_spec
 from navia.data import imagenet
 from navia.errors import NaviaError, SpecError
@@ -84,7 +84,7 @@ def test_a_tsne_that_cannot_be_drawn_is_refused_with_its_line(given: str, compla
 
 
 def test_classes_of_a_tsne_give_way_only_to_other_models_and_data() -> None:
-    paper = named("paper-tsne")
+    paper = load_spec("paper-tsne")
     assert paper.runs[0].tsne is not None
     assert [imagenet.names()[i] for i in paper.runs[0].tsne.classes or ()] == [
         "goldfish", "great white shark", "hammerhead", "stingray", "hen", "ostrich", "goldfinch", "junco",
@@ -213,7 +213,7 @@ def test_command_line_values_are_refused_in_plain_words() -> None:
     with pytest.raises(
         SpecError, match=r"^data\[0\]\.corruptions: unknown corruption 'fgo'; known: .*; did you mean 'fog'\?$"
     ):
-        named("quick").scaled(corruptions=["fgo"])
+        load_spec("quick").scaled(corruptions=["fgo"])
 
 
 def test_broken_yaml_is_named() -> None:
@@ -235,7 +235,7 @@ def test_unknown_methods_options_and_reducers_are_refused_before_anything_runs()
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_gives_cells_on_the_embedded_sample(name: str) -> None:
-    spec = named(name).scaled(model="embedded", data="embedded", corruptions=["fog"], images=64)
+    spec = load_spec(name).scaled(model="embedded", data="embedded", corruptions=["fog"], images=64)
     made = cells(spec)
     assert made
     assert {cell.model for cell in made} == {"embedded"}
@@ -244,6 +244,6 @@ def test_every_preset_gives_cells_on_the_embedded_sample(name: str) -> None:
 
 def test_unknown_presets_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no preset 'paper-table9'; known: .*; did you mean 'paper-table\d'\?"):
-        named("paper-table9")
+        load_spec("paper-table9")
     with pytest.raises(SpecError, match="cannot read"):
-        named(str(tmp_path / "nowhere.yaml"))
+        load_spec(str(tmp_path / "nowhere.yaml"))
