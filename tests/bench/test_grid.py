@@ -13,7 +13,7 @@ from timm.layers import PatchEmbed
 from typer.testing import CliRunner
 
 from navia.bench.cell import run_cell
-from navia.bench.grid import FailedCellsError, cells, estimate, missing, run_grid
+from navia.bench.grid import FailedCellsError, cells, estimate, run_grid
 from navia.bench.row import Row
 from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
@@ -71,7 +71,7 @@ def test_rows_hold_accuracy_cost_and_fingerprint(whole: Store) -> None:
 
 
 def test_a_finished_grid_runs_nothing_and_a_longer_spec_only_what_is_new(spec: Spec, whole: Store) -> None:
-    assert missing(spec, whole) == []
+    assert estimate(spec, whole) == ([], 0)
     assert list(run_grid(spec, whole)) == []
     longer = parse_spec(SPEC.replace("tome:8", "tome:8, tome:4"), "test.yaml")
     wanted, seconds = estimate(longer, whole)
@@ -269,7 +269,7 @@ def test_a_cell_that_fails_costs_the_others_nothing(one_cannot: str, tmp_path: P
         counts.extend((done.done, done.total) for done in grid)
     assert counts == [(1, 6), (2, 6), (3, 6), (4, 6)]
     assert [(failure.cell.domain, failure.cell.adapt_for) for failure in told] == [("contrast", 9), ("gaussian_noise", 9)]
-    assert [cell.adapt_for for cell in missing(parse_spec(one_cannot, "a"), store)] == [9, 9]
+    assert [cell.adapt_for for cell in estimate(parse_spec(one_cannot, "a"), store)[0]] == [9, 9]
 
 
 def test_what_nobody_foresaw_comes_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -835,7 +835,7 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert {"accuracy-cost", "accuracy-latency", "domains", "running", "convergence", "rates-eta_delta"} <= drawn
     assert all(path.stat().st_size > 2000 for path in out.glob("table1-*"))
     html = (out / "index.html").read_text()
-    rows = Store(real).rows()
+    rows = [row.as_json() for row in Store(real).rows()]
     for row in rows:
         assert row["key"] in html
     table = only(tabulate(rows))

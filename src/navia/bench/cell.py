@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import math
 import platform
 import statistics
 import time
@@ -20,7 +19,7 @@ from navia import __version__
 from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceError, SourceStatistics, open_source_statistics
 from navia.bench.digests import FileStamps, checkpoint_digest, model_digest, names_and_sizes
-from navia.bench.row import Fingerprint, Row, Settings
+from navia.bench.row import Row, Settings
 from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, step_ratio
 from navia.bench.tsne import select_images, tsne_panels
 from navia.data.domain import Domain
@@ -42,13 +41,7 @@ from navia.models.load import load
 
 Trace = dict[str, Any]  # per batch and image, for the report; see `_trace`
 
-# A digest stands for the path that it was made of.
-_DIGESTS = {
-    "model_digest": "model",
-    "checkpoint_digest": "checkpoint",
-    "data_digest": "data",
-    "source_digest": "source_path",
-}
+_PATHS = {"model": "model", "checkpoint": "checkpoint", "data": "data", "source": "source_path"}  # by the names of digests
 
 
 class Cell(Settings):
@@ -63,13 +56,12 @@ class Cell(Settings):
     def key(self) -> str:
         values = self.model_dump() | {"options": json.dumps(self.options, sort_keys=True)}
         del values["label"], values["times_digest"]
-        # fields that older rows lack count only where they differ from the default
-        for name in ("tsne", "guarded", "plugin_digest", *_DIGESTS):
-            if values[name] == Settings.model_fields[name].default:
-                del values[name]
-        for name, path in _DIGESTS.items():
-            if name in values:
+        for name, path in _PATHS.items():
+            if values[f"{name}_digest"] is not None:
                 del values[path]
+        for name, field in Settings.model_fields.items():  # what older rows lack counts only if it is not the default
+            if not field.is_required() and values.get(name) == field.default:
+                values.pop(name, None)
         if self.data_digest is not None and not self.corrupted:  # it holds the names of parts; others are paths
             del values["domain"], values["domains"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
@@ -96,16 +88,15 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[Row, Trace]:
     """Run one cell from scratch. workers: processes that decode images."""
     vit = _load_model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
     opened, clean = _open_data(cell, vit)
-    stream = make_stream(
-        _domains(cell, opened), cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift
-    )
+    domains, shift = _domains(cell, opened), cell.label_shift
+    stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)
     source = None
     if clean is not None:
         images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
         source = open_source_statistics(vit, images, cell.reduce, method=cell.method)
     adapter = _adapter(cell, vit, opened, source)
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
-    shown = None if cell.tsne is None else select_images(cell.tsne, vit, opened, loader)
+    held_out, shown = (None, {}) if cell.tsne is None else select_images(cell.tsne, vit, opened, loader)
     started = time.time()
     ratio = step_ratio(vit, adapter, next(iter(loader)).images) if cell.realtime else None
     if ratio is not None:
@@ -117,8 +108,9 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[Row, Trace]:
     results: list[BatchResult] = []
     peak_mib = peak_memory(lambda: results.extend(map(_without_images, batches)), vit.cls_token.device)
     trace = _trace(results) | {"scored": _scored(results, loader)}
-    if shown is not None:
-        trace["tsne"] = tsne_panels(adapter, shown, cell.batch, workers)
+    if cell.tsne is not None and held_out is not None:
+        panels = tsne_panels(adapter, cell.tsne.blocks, held_out, shown["labels"], cell.batch, workers)
+        trace["tsne"] = {**shown, "panels": panels}
     counted = cost(vit, cell.reduce, method=cell.method, options=cell.options)
     values = {
         "key": cell.key,
@@ -139,15 +131,9 @@ def run_cell(cell: Cell, workers: int = 0) -> tuple[Row, Trace]:
     return Row.model_validate(_finite(values)), _finite(trace)
 
 
-def _finite(value: Any) -> Any:
-    """The same with None in place of every number that JSON cannot hold."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_finite, value))
-    return value
+def _finite(values: Any) -> Any:
+    """As JSON values, with None in place of every number that JSON cannot hold."""
+    return json.loads(json.dumps(values), parse_constant=lambda _: None)
 
 
 @functools.lru_cache(maxsize=2)
@@ -295,21 +281,21 @@ def _scored(results: Sequence[BatchResult], loader: Loader) -> list[dict[str, An
     return found
 
 
-def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: SourceStatistics | None) -> Fingerprint:
+def _fingerprint(vit: ViT, cell: Cell, opened: Opened, stream: Stream, source: SourceStatistics | None) -> Any:
     names = hashlib.sha256()
     for stretch in stream.stretches:
         for domain, position in stretch.shots:
             names.update(to_bytes(stream.domains[domain].collection.name(int(position))))
-    return Fingerprint(
-        weights=fingerprint(vit)[:16],
-        preprocessing=vit.preprocessing.describe(),
-        data=f"{opened.kind}, {'made here' if cell.corrupted else 'as found'}",
-        pictures=names.hexdigest()[:16],
-        images=len(stream),
-        classes=len(opened.classes) if opened.classes else vit.num_classes,
-        reset=cell.stream,
-        source=None if source is None else {"images": source.provenance.count, "reduce": source.provenance.reduce},
-        versions={"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        threads=torch.get_num_threads(),
-        device=vit.cls_token.device.type,
-    )
+    return {
+        "weights": fingerprint(vit)[:16],
+        "preprocessing": vit.preprocessing.describe(),
+        "data": f"{opened.kind}, {'made here' if cell.corrupted else 'as found'}",
+        "pictures": names.hexdigest()[:16],
+        "images": len(stream),
+        "classes": len(opened.classes) if opened.classes else vit.num_classes,
+        "reset": cell.stream,
+        "source": None if source is None else {"images": source.provenance.count, "reduce": source.provenance.reduce},
+        "versions": {"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "threads": torch.get_num_threads(),
+        "device": vit.cls_token.device.type,
+    }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
 from navia.bench.cell import Cell
@@ -71,9 +72,10 @@ def cells(spec: Spec) -> list[Cell]:
         for seed, (domain, domains) in itertools.product(spec.seeds, streams):
             stamps = files.stamps(data, domains, corrupted)
             batches = _num_batches(spec, entry, data, domains, files)
+            whole = entry.images is None and entry.stream == "reset"
             for run, method, reduce, adapt_for in _runs(spec, batches, notes):
-                if seed != spec.seeds[0] and _order_free(method, entry, adapt_for):
-                    continue
+                if seed != spec.seeds[0] and method == "none" and whole and adapt_for is None:
+                    continue  # without adaptation the order changes nothing, unless it decides which images are scored
                 values = _shared_fields(model) | _shared_fields(entry) | _shared_fields(run)
                 values |= {
                     "model": model.name,
@@ -150,18 +152,9 @@ def _shortened(numbers: tuple[int | None, ...], most: int) -> tuple[int | None, 
     return tuple(dict.fromkeys(shorter))
 
 
-def _order_free(method: str, data: DataSpec, adapt_for: int | None) -> bool:
-    """Without adaptation the order of the images changes nothing, unless it decides which are scored: one seed is enough."""
-    return method == "none" and data.images is None and data.stream == "reset" and adapt_for is None
-
-
-def missing(spec: Spec, store: Store) -> list[Cell]:
-    """Cells of the spec without a row of the present weights and images."""
-    return _without_row(cells(spec), store.rows())
-
-
-def _without_row(asked: Sequence[Cell], rows: Sequence[Row]) -> list[Cell]:
-    """A row without the times of its images counts: it has none, or was written before rows had them."""
+def _missing(asked: Sequence[Cell], rows: Sequence[Row]) -> list[Cell]:
+    """Cells without a row of the present weights and images. A row without times counts: it has no local images, or was
+    written before rows had them."""
     done = {row.key: row.times_digest for row in rows}
     return [cell for cell in asked if cell.key not in done or done[cell.key] not in (None, cell.times_digest)]
 
@@ -173,23 +166,14 @@ def run_grid(
     on_failure: Callable[[Failure], None] | None = None,
     name: str = "spec",
 ) -> Iterator[Done]:
-    """Run what is missing. A cell counts once its row is on disk; one that fails does not stop the others.
-
-    Args:
-        spec: What to run.
-        store: Where rows are kept.
-        executor: Runs the cells: `run_serial`, or `ray_executor(...)`.
-        on_failure: Called at once for each cell that fails.
-        name: Under which the store keeps the spec, for `navia report`. The newest spec of a name replaces the one before.
-
-    Raises:
-        FailedCellsError: At the end, if cells failed.
-    """
+    """Run what is missing. A cell counts once its row is on disk. One that fails does not stop the others: `on_failure` is
+    called at once, and FailedCellsError is raised at the end. name: under which the store keeps the spec for `navia report`;
+    the newest spec of a name replaces the one before."""
     with store.writing():
         asked = cells(spec)
         store.keep_spec(name, spec, asked)
         rows, worked, started = store.rows(), 0.0, time.monotonic()
-        wanted, total = _without_row(asked, rows), len(asked)
+        wanted, total = _missing(asked, rows), len(asked)
         waiting, estimator = {cell.key: cell for cell in wanted}, Estimator(rows)
         failures: list[Failure] = []
         for outcome in executor(wanted):
@@ -214,18 +198,8 @@ def run_grid(
 def estimate(spec: Spec, store: Store) -> tuple[list[Cell], float | None]:
     """Missing cells, and the seconds that they take one after the other; None if there is no row to judge by."""
     rows = store.rows()
-    wanted = _without_row(cells(spec), rows)
+    wanted = _missing(cells(spec), rows)
     return wanted, Estimator(rows).seconds(wanted)
-
-
-@dataclass
-class _Sums:
-    """Over rows of one kind. images: per domain. work: see `Cell.work`."""
-
-    rows: int = 0
-    images: float = 0.0
-    work: float = 0.0
-    seconds: float = 0.0
 
 
 class Estimator:
@@ -233,7 +207,8 @@ class Estimator:
     same model and method; and so on. Each row is read once, when it is added."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._sums: dict[tuple[str, ...], _Sums] = {}
+        # number of rows, images per domain, work (see `Cell.work`) and seconds, summed by kind
+        self._sums: dict[tuple[str, ...], np.ndarray] = {}
         for row in rows:
             self.add(row)
 
@@ -242,12 +217,9 @@ class Estimator:
         if row.method not in METHODS.names():
             return
         images, kind = row.fingerprint.images, (row.model, row.method, row.reduce)
+        own = np.array([1, images / len(row.domains), METHODS.get(row.method).effort * images, row.wall_seconds])
         for depth in range(len(kind) + 1):
-            sums = self._sums.setdefault(kind[:depth], _Sums())
-            sums.rows += 1
-            sums.images += images / len(row.domains)
-            sums.work += METHODS.get(row.method).effort * images
-            sums.seconds += row.wall_seconds
+            self._sums[kind[:depth]] = self._sums.get(kind[:depth], 0) + own
 
     def seconds(self, wanted: Iterable[Cell]) -> float | None:
         """Of all cells one after the other; None if there is no row to judge by."""
@@ -257,5 +229,6 @@ class Estimator:
             sums = next((self._sums[kind[:depth]] for depth in (3, 2, 1, 0) if kind[:depth] in self._sums), None)
             if sums is None:
                 return None
-            total += cell.work(sums.images / sums.rows) * sums.seconds / sums.work
+            rows, images, work, seconds = sums.tolist()
+            total += cell.work(images / rows) * seconds / work
         return total

@@ -55,22 +55,11 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Score:
-    """Of one domain; judged is None where no label is known."""
+    """Of one domain. judged: None where no label is known."""
 
     images: int
     entropy: float
     judged: Accuracy | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """With the source model on the `images` that it predicted too: the share of changed predictions, and the effective
-    number of classes that each predicted."""
-
-    images: int
-    changed: float
-    effective_classes: float
-    source_effective_classes: float
 
 
 @dataclass
@@ -109,20 +98,21 @@ class Observed:
         few = min(EDGE, self.batches.get(domain, 0) // 2)
         return (sum(self.first[domain][:few]) / few, sum(self.last[domain][-few:]) / few) if few else None
 
-    def comparison(self) -> Comparison | None:
-        if not self.compared:
-            return None
-        spreads = (_effective(self.predicted), _effective(self.source_predicted))
-        return Comparison(self.compared, self.changed / self.compared, *spreads)
+    def comparison(self) -> dict[str, float] | None:
+        """With the source model on the images that it predicted too: share of changed predictions, and the effective number
+        of classes that each predicted; None if it predicted none."""
+        return {
+            "images": self.compared,
+            "changed": self.changed / self.compared,
+            "effective_classes": _effective(self.predicted),
+            "source_effective_classes": _effective(self.source_predicted),
+        } if self.compared else None  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         pairs = {domain or "all": self.discrepancy(domain) for domain in self.batches}
-        compared = self.comparison()
-        return {
-            "discrepancy": {name: {"first": pair[0], "last": pair[1]} for name, pair in pairs.items() if pair},
-            "source_model": compared and asdict(compared),
-        }
+        discrepancy = {name: {"first": pair[0], "last": pair[1]} for name, pair in pairs.items() if pair}
+        return {"discrepancy": discrepancy, "source_model": self.comparison()}
 
 
 def _effective(counts: dict[int, int]) -> float:
@@ -163,13 +153,9 @@ class Progress:
 def settings_of(path: Path) -> dict[str, Any]:
     """Settings of the run that wrote `path`; empty if there is none to continue."""
     try:
-        return dict(torch.load(state_of(path), weights_only=True)["progress"]["settings"])
+        return dict(torch.load(f"{path}.state", weights_only=True)["progress"]["settings"])
     except Exception:  # `Predictions.begin` says what is wrong with it
         return {}
-
-
-def state_of(path: Path) -> Path:
-    return path.with_name(path.name + ".state")
 
 
 def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream | None) -> dict[str, Any]:
@@ -193,15 +179,8 @@ def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream
 
 
 class Predictions:
-    """`begin`, `take` or `add` every batch, `finish`; as a context manager it saves its state on the way out.
-
-    Args:
-        path: The CSV file.
-        settings: What the user asked for; only a run with the same settings continues.
-        class_names: For the column `name`.
-        every: Seconds between saved states.
-        labelled: The images may have labels: there is a column for them.
-    """
+    """`begin`, `take` or `add` every batch, `finish`; as a context manager it saves its state on the way out. settings:
+    a run with others does not continue. every: seconds between saved states. labelled: there is a column for labels."""
 
     def __init__(
         self,
@@ -212,7 +191,7 @@ class Predictions:
         labelled: bool = True,
     ) -> None:
         self.path = path
-        self.state_path = state_of(path)
+        self.state_path = path.with_name(f"{path.name}.state")
         self.class_names = class_names
         self.every = every
         self.columns = [name for name in COLUMNS if labelled or name != "truth"]
@@ -252,8 +231,7 @@ class Predictions:
         """Append the rows of a batch."""
         self.within_batch = True  # until its rows are written the adapter is ahead of them
         batch, step = result.batch, result.step
-        rows = _rows(batch, result.logits, self.class_names)
-        self._write("".join(_csv_line([row[name] for name in self.columns]) for row in rows))
+        self._write(_rows(batch, result.logits, self.class_names))
         self.progress.finished = False  # a watched folder that was finished has got more images
         self.progress.batches = batch.number + 1
         self.progress.seconds += step.seconds_answer + step.seconds_update
@@ -316,12 +294,11 @@ class Predictions:
 
     def _start(self, restart: bool) -> None:
         """Save a first state at once: rows without any are then somebody else's, or of a finished run."""
-        head = _csv_line(self.columns)
-        if not restart and self.path.read_bytes() not in (b"", head.encode()):
+        if not restart and self.path.read_bytes() not in (b"", ",".join(self.columns).encode() + b"\n"):
             raise InputError(f"{str(self.path)!r} exists without a state to continue from: take another --out, or --restart")
         self.state_path.unlink(missing_ok=True)
         self._cut(0)
-        self._write(head)
+        self._write([{name: name for name in self.columns}])
         self.save()
 
     def _continue(self) -> None:
@@ -347,9 +324,11 @@ class Predictions:
         self.file.truncate(size)
         self.file.seek(size)
 
-    def _write(self, text: str) -> None:
+    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
+        text = io.StringIO()
+        csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n").writerows(rows)
         with self._errors("; what was predicted before is kept"):
-            self.file.write(to_bytes(text))
+            self.file.write(to_bytes(text.getvalue()))
 
     @contextlib.contextmanager
     def _errors(self, more: str = "") -> Iterator[None]:
@@ -375,12 +354,6 @@ def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> li
         }
         for i in range(len(batch.names))
     ]
-
-
-def _csv_line(values: Sequence[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue()
 
 
 def _score(rows: Sequence[dict[str, str]]) -> Score:

@@ -3,7 +3,7 @@
 A new knob of a run is one field of `Settings` and its use in `run_cell`; a new result is one field of `Row`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pydantic
@@ -14,13 +14,13 @@ from navia.errors import InputError
 
 
 class Settings(BaseModel):
-    """What decides a row. Fields with a default came after the first rows were written: older rows lack them."""
+    """What decides a row. Fields with a default came later: older rows lack them, and the default is no part of the key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: str = Field(description="name of the model, as for `navia.load`")
-    checkpoint: str | None = Field(default=None, description="file with the weights, as given")
-    crop_only: bool = Field(default=False, description="the images were resized before: only the centre crop is taken")
+    checkpoint: str | None = Field(description="file with the weights, as given")
+    crop_only: bool = Field(description="the images were resized before: only the centre crop is taken")
     data: str = Field(description="folder or data set, as given")
     domain: str = Field(description='corruption or part; "" for a stream over all `domains`')
     domains: tuple[str, ...] = Field(description="all domains of the stream, in order")
@@ -74,12 +74,15 @@ class Fingerprint(BaseModel):
         return value
 
 
-class Row(Settings):
+class _Keyed(BaseModel):
+    key: str = Field(description="digest of the settings")
+
+
+class Row(Settings, _Keyed):
     """One finished cell: its settings, scores, cost and fingerprint. Unknown fields (of a newer version) are kept."""
 
     model_config = ConfigDict(extra="allow")
 
-    key: str = Field(description="digest of the settings")
     realtime_ratio: float | None = Field(default=None, description="with `realtime`: time of a step over a dense forward")
     count: int = Field(description="scored images")
     correct: int | None = Field(default=None, description="correct predictions")
@@ -111,22 +114,18 @@ def check_rows(values: Iterable[Any], where: str) -> list[Row]:
     Raises:
         InputError: A value is not a row; the message names its line in `where`.
     """
-    return list(_validated(values, where))
-
-
-def _validated(values: Iterable[Any], where: str) -> Iterator[Row]:
+    rows = []
     for number, value in enumerate(values, 1):
         try:
-            yield Row.model_validate(value)
+            rows.append(Row.model_validate(value))
         except pydantic.ValidationError as error:
-            found = error.errors()
-            missing = [".".join(map(str, e["loc"])) for e in found if e["type"] == "missing"]
-            reason = f"it has no {', '.join(missing[:3])}" if missing else _reason(found[0])
+            found = [(".".join(map(str, e["loc"])), e) for e in error.errors()]
+            missing = [name for name, e in found if e["type"] == "missing"]
+            reason = f"{found[0][0]} {str(found[0][1]['input'])[:60]!r}: {found[0][1]['msg']}"
+            if missing:
+                reason = f"it has no {', '.join(missing[:3])}"
             raise InputError(f"line {number} of {where} is no row of `navia bench`: {reason}") from error
-
-
-def _reason(error: Any) -> str:
-    return f"{'.'.join(map(str, error['loc']))} {str(error['input'])[:60]!r}: {error['msg']}".strip()
+    return rows
 
 
 def schema_table() -> str:

@@ -37,20 +37,27 @@ def run_stream(adapter: Adapter, batches: Iterable[Batch]) -> Iterator[BatchResu
         yield predict_and_adapt(adapter, batch)
 
 
-def predict_and_adapt(adapter: Adapter, batch: Batch) -> BatchResult:
-    """Predict a batch and adapt to it; reset the adapter before where the stream says so."""
+def predict_and_adapt(adapter: Adapter, batch: Batch, distributed: bool = False) -> BatchResult:
+    """Predict a batch and adapt to it; reset the adapter before if the stream says so.
+
+    distributed: the batch holds this process's share of the images; every process gets all logits. If a process has no
+    image, the batch is predicted only.
+    """
     if batch.reset:
         adapter.reset()
-    logits = adapter(batch.images.to(adapter.source_vit.cls_token.device))
+    if distributed and 0 in _all_gather(len(batch.images)):
+        whole = replace(batch, images=torch.cat(_all_gather(batch.images)))
+        return predict_only(adapter, whole, "a process without an image")
+    logits = adapter(batch.images.to(adapter.source_vit.cls_token.device)).detach().cpu()
     assert adapter.last is not None
-    return BatchResult(batch, logits.detach().cpu(), adapter.last)
+    return BatchResult(batch, torch.cat(_all_gather(logits)) if distributed else logits, adapter.last)
 
 
 def predict_only(adapter: Adapter, batch: Batch, note: str) -> BatchResult:
     """Predict a batch without adapting to it. note: why, for the step."""
     start = time.perf_counter()
     logits = adapter.predict(batch.images.to(adapter.source_vit.cls_token.device)).detach()
-    seconds = time.perf_counter() - start
+    took = time.perf_counter() - start
     step = Step(
         number=adapter.steps,
         images=len(batch.images),
@@ -60,7 +67,7 @@ def predict_only(adapter: Adapter, batch: Batch, note: str) -> BatchResult:
         kept=0,
         guard=None,
         note=note,
-        seconds_answer=seconds,
+        seconds_answer=took,
         seconds_update=0.0,
     )
     return BatchResult(batch, logits.cpu(), step)
@@ -153,18 +160,6 @@ class ProcessShare(Share):
 
     def of_all(self, reasons: list[str | None]) -> list[str | None]:
         return [reason for share in _all_gather(reasons) for reason in share]
-
-
-def predict_and_adapt_distributed(adapter: Adapter, batch: Batch) -> BatchResult:
-    """As `predict_and_adapt`; every process gets all logits. If a process has no image, the batch is predicted only."""
-    if batch.reset:
-        adapter.reset()
-    if 0 in _all_gather(len(batch.images)):
-        whole = replace(batch, images=torch.cat(_all_gather(batch.images)))
-        return predict_only(adapter, whole, "a process without an image")
-    share = adapter(batch.images.to(adapter.source_vit.cls_token.device)).detach().cpu()
-    assert adapter.last is not None
-    return BatchResult(batch, torch.cat(_all_gather(share)), adapter.last)
 
 
 def _all_gather(value: Any) -> list[Any]:

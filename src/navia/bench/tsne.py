@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,19 +23,12 @@ FREQUENT = 8  # classes, if the spec names none
 MAX_IMAGES = 1000  # more can neither be told apart in a panel nor fit into a page
 
 
-@dataclass(frozen=True, eq=False)
-class TsneImages:
-    """classes: of the model, with their names. labels: of each image, an index into `classes`. stream: the images."""
+def select_images(tsne: TsneSpec, vit: ViT, opened: Opened, loader: Loader) -> tuple[Stream, dict[str, Any]]:
+    """Choose images of the last third of the stream. What is missing is refused by name, before the cell adapts.
 
-    blocks: tuple[int, ...]
-    classes: tuple[int, ...]
-    names: tuple[str, ...]
-    labels: tuple[int, ...]
-    stream: Stream
-
-
-def select_images(tsne: TsneSpec, vit: ViT, opened: Opened, loader: Loader) -> TsneImages:
-    """Choose images of the last third of the stream. What is missing is refused by name, before the cell adapts."""
+    Returns:
+        The images; and for the trace, the classes of the model, their names, and the labels as indices into the classes.
+    """
     check_installed()
     beyond = [block for block in tsne.blocks if block >= vit.depth]
     if beyond:
@@ -55,14 +47,9 @@ def select_images(tsne: TsneSpec, vit: ViT, opened: Opened, loader: Loader) -> T
             f"t-SNE needs at least 2 classes and {NEIGHBOURS + 1} labelled images in the last third of the stream, there "
             f"are {len(classes)} and {len(kept)}: give more images"
         )
-    stretch = Stretch("held out", np.array([shots[i] for i in kept]))
-    return TsneImages(
-        blocks=tsne.blocks,
-        classes=classes,
-        names=tuple(names[label] for label in classes),
-        labels=tuple(classes.index(labels[i]) for i in kept),
-        stream=Stream(loader.stream.domains, (stretch,)),
-    )
+    stream = Stream(loader.stream.domains, (Stretch("held out", np.array([shots[i] for i in kept])),))
+    shown = {"classes": list(classes), "names": [names[label] for label in classes]}
+    return stream, {**shown, "labels": [classes.index(labels[i]) for i in kept]}
 
 
 def _classes(tsne: TsneSpec, labels: Sequence[int], names: Sequence[str]) -> tuple[int, ...]:
@@ -86,16 +73,18 @@ def _plural(kind: str, things: Sequence[object]) -> str:
     return f"{kind if len(things) == 1 else many} {', '.join(map(str, things))}"
 
 
-def tsne_panels(adapter: Adapter, images: TsneImages, batch: int, workers: int = 0) -> dict[str, Any]:
-    """For the trace: the points of each block, and the accuracy of the nearest neighbours in the space of the features."""
+def tsne_panels(
+    adapter: Adapter, blocks: Sequence[int], stream: Stream, labels: Sequence[int], batch: int, workers: int = 0
+) -> list[dict[str, Any]]:
+    """For each block the points, and the accuracy of the nearest neighbours in the space of the features."""
     device, found = adapter.source_vit.cls_token.device, []
-    for part in Loader(images.stream, adapter.source_vit.preprocessing, batch, workers):
+    for part in Loader(stream, adapter.source_vit.preprocessing, batch, workers):
         features = answering_walk(adapter.method, part.images.to(device)).features
         assert features is not None
-        found.append(features[:, list(images.blocks)].cpu())
-    labels, panels = torch.tensor(images.labels), []
-    for block, features in zip(images.blocks, torch.cat(found).unbind(dim=1), strict=True):
-        layout = plane(features)
+        found.append(features[:, list(blocks)].cpu())
+    panels = []
+    for block, features in zip(blocks, torch.cat(found).unbind(dim=1), strict=True):
+        layout, accuracy = plane(features), neighbour_accuracy(features, torch.tensor(labels))
         points = None if layout is None else [[round(x, 2), round(y, 2)] for x, y in layout.tolist()]
-        panels.append({"block": block, "neighbours": neighbour_accuracy(features, labels), "points": points})
-    return {"classes": list(images.classes), "names": list(images.names), "labels": labels.tolist(), "panels": panels}
+        panels.append({"block": block, "neighbours": accuracy, "points": points})
+    return panels

@@ -13,14 +13,14 @@ from navia.cli import completion
 from navia.cli.terminal import ImportOption, JsonOption, console, errors, folder_to_write, print_json, print_wide
 
 if TYPE_CHECKING:
-    from navia.bench.executors.serial import Executor, Failure
+    from navia.bench.executors.serial import Failure
     from navia.bench.grid import Done
     from navia.bench.row import Row
 
 
 def bench(
     spec: Annotated[
-        str, typer.Argument(help="YAML file, or a preset: see `navia bench presets`.", autocompletion=completion.presets)
+        str, typer.Argument(help="YAML file or preset: `navia bench presets`.", autocompletion=completion.presets)
     ],
     out: Annotated[Path, typer.Option(help="Folder for the rows; finished cells are not run again.")] = Path("bench"),
     model: Annotated[str | None, typer.Option("--model", "-m", help="Instead of the spec's models.")] = None,
@@ -45,20 +45,25 @@ def bench(
     plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run every model x data x method x reducer x seed of a spec and keep one row of each.
+    """Run every model x data x method x reducer x seed of a spec and keep one row of each. `navia bench presets` lists specs.
 
     Stop it at any time; the same command goes on with what is missing. A changed spec runs only what is new. A cell that
     fails does not stop the others; the command ends with exit code 1 then, and tries it again the next time.
 
         navia bench paper-table1 --model timm:deit_tiny_patch16_224 --data imagenet/val --out results
     """
+    from navia.bench.executors.ray import ray_executor
+    from navia.bench.executors.serial import run_serial
     from navia.bench.grid import FailedCellsError, estimate, run_grid
     from navia.bench.presets import load_spec, presets
     from navia.bench.store import Store
     from navia.models.device import keep_freed_memory
 
     if spec == "presets":
-        _print_presets(presets(), as_json)
+        table = Table("preset", "what it is")
+        for name, text in presets().items():
+            table.add_row(name, text)
+        print_json(presets()) if as_json else print_wide(table)
         return
     asked = load_spec(spec).scaled(
         model=model, checkpoint=checkpoint, data=data, source=source, corruptions=corruption,
@@ -73,7 +78,8 @@ def bench(
     rows: list[Row] = []
     failed: FailedCellsError | None = None
     try:
-        executor = _executor(on, ray_address, cpus, gpus, workers)
+        serial = functools.partial(run_serial, workers=workers)
+        executor = serial if on == "local" else ray_executor(ray_address, cpus, gpus, workers)
         name = spec if spec in presets() else Path(spec).stem
         rows.extend(_with_progress(run_grid(asked, store, executor, _print_failure, name)))
     except FailedCellsError as error:
@@ -107,16 +113,6 @@ def _with_progress(grid: "Iterator[Done]") -> "Iterator[Row]":
             yield row
 
 
-def _executor(on: str, address: str | None, cpus: float, gpus: float, workers: int) -> "Executor":
-    if on == "ray":
-        from navia.bench.executors.ray import ray_executor
-
-        return ray_executor(address, cpus, gpus, workers)
-    from navia.bench.executors.serial import run_serial
-
-    return functools.partial(run_serial, workers=workers)
-
-
 def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -131,13 +127,3 @@ def _print_plan(titles: list[str], seconds: float | None, as_json: bool) -> None
         console.print(title, markup=False, highlight=False, soft_wrap=True)
     known = "nothing finished yet to judge by" if seconds is None else f"about {_duration(seconds)} by the rows so far"
     console.print(f"{len(titles)} cells to run, {known}", highlight=False)
-
-
-def _print_presets(found: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    table = Table("preset", "what it is")
-    for name, text in found.items():
-        table.add_row(name, text)
-    print_wide(table)

@@ -223,11 +223,11 @@ def _loader(
 
 
 def _take_part(adapter: "Adapter", loader: "Loader") -> None:
-    from navia.bench.run import broadcast_state, close_distributed, predict_and_adapt_distributed
+    from navia.bench.run import broadcast_state, close_distributed, predict_and_adapt
 
     loader.start = broadcast_state(adapter, 0)
     for batch in loader:
-        predict_and_adapt_distributed(adapter, batch)
+        predict_and_adapt(adapter, batch, distributed=True)
     close_distributed()
 
 
@@ -282,10 +282,9 @@ def _answer(
     compare: int,
 ) -> None:
     from navia.bench.predictions import source_model
-    from navia.bench.run import BatchResult, predict_and_adapt, predict_and_adapt_distributed
+    from navia.bench.run import BatchResult, predict_and_adapt
 
     together = adapter.method.world.distributed
-    answer_one = predict_and_adapt_distributed if together else predict_and_adapt
     total = None if loader is None else len(loader.plan)
     # not where each process has only its share of the images
     predict_by_source = source_model(adapter, total, 0 if together else compare)
@@ -293,7 +292,7 @@ def _answer(
 
     def answer_next(batch: "Batch") -> BatchResult:
         note_unreadable()
-        return dataclasses.replace(answer_one(adapter, batch), source=predict_by_source(batch))
+        return dataclasses.replace(predict_and_adapt(adapter, batch, together), source=predict_by_source(batch))
 
     def note_unreadable() -> None:
         if loader is not None:
@@ -368,9 +367,9 @@ def _without_labels(progress: "RunProgress", images: int, classes_predicted: flo
         yield f"predicted classes (effective number): {classes_predicted:.1f}"
     compared = progress.observed.comparison()
     if compared is not None:
-        ours, theirs = compared.effective_classes, compared.source_effective_classes
+        number, changed, ours, theirs = compared.values()
         yield (
-            f"against the source model, on {compared.images:,} of {images:,} images: {100 * compared.changed:.1f} % of the "
+            f"against the source model, on {number:,} of {images:,} images: {100 * changed:.1f} % of the "
             f"predictions changed; effective classes {ours:.1f}, source model {theirs:.1f}"
         )
     count = len(progress.guard)

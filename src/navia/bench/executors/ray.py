@@ -17,17 +17,8 @@ TRIES = 3
 
 
 def ray_executor(address: str | None = None, cpus: float = 1, gpus: float = 0, workers: int = 0) -> Executor:
-    """Make an executor that runs cells on Ray.
-
-    Args:
-        address: Of a running cluster; None starts one on this machine.
-        cpus: Cores of one cell.
-        gpus: GPUs of one cell; fractions share one.
-        workers: Processes that decode the images of a cell.
-
-    Raises:
-        NaviaError: Ray is not installed.
-    """
+    """Make an executor that runs cells on Ray. address: of a running cluster; None starts one on this machine. cpus, gpus:
+    of one cell (fractions share). workers: processes that decode the images of a cell."""
     try:
         import ray
     except ImportError as error:
