@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    spec: Annotated[
-        str, typer.Argument(help="YAML file or preset: `navia bench presets`.", autocompletion=completion.presets)
-    ],
+    spec: Annotated[str, typer.Argument(help="YAML file or preset; presets: list them.", autocompletion=completion.presets)],
     out: Annotated[Path, typer.Option(help="Folder for the rows; finished cells are not run again.")] = Path("bench"),
     model: Annotated[str | None, typer.Option("--model", "-m", help="Instead of the spec's models.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Local weights for --model.")] = None,
@@ -45,7 +43,7 @@ def bench(
     plugins: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run every model x data x method x reducer x seed of a spec and keep one row of each. `navia bench presets` lists specs.
+    """Run every model x data x method x reducer x seed of a spec and keep one row of each.
 
     Stop it at any time; the same command goes on with what is missing. A changed spec runs only what is new. A cell that
     fails does not stop the others; the command ends with exit code 1 then, and tries it again the next time.
