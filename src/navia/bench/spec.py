@@ -162,7 +162,7 @@ class Spec(_Strict):
             values["runs"] = [{**run, "shorten": True} for run in values["runs"]]
         if source is not None or data == "embedded":  # the embedded sample has source images of its own
             values["source"]["path"] = source
-        values |= {key: value for key, value in (("seeds", seeds), ("batch", batch)) if value}
+        values |= {key: value for key, value in (("seeds", seeds or None), ("batch", batch)) if value is not None}
         try:
             scaled = Spec.model_validate(values)
         except pydantic.ValidationError as error:
