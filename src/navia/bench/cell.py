@@ -234,17 +234,9 @@ def _scores(results: Sequence[BatchResult]) -> dict[str, Any]:
     count, correct = len(labels), sum(int(_correct(r).sum()) for r in results)
     low, high = wilson(correct, count)
     top5 = top_k(logits[finite], labels[finite], 5) * int(finite.sum()) / count if bool(finite.any()) else 0.0
+    scores = {"count": count, "correct": correct, "top1": correct / count, "top5": top5, "low": low, "high": high}
     whole = bool(finite.all())
-    return {
-        "count": count,
-        "correct": correct,
-        "top1": correct / count,
-        "top5": top5,
-        "ece": ece(logits, labels) if whole else None,
-        "nll": nll(logits, labels) if whole else None,
-        "low": low,
-        "high": high,
-    }
+    return {**scores, "ece": ece(logits, labels) if whole else None, "nll": nll(logits, labels) if whole else None}
 
 
 def _ms_per_image(results: Sequence[BatchResult]) -> float:

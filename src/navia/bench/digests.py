@@ -16,7 +16,7 @@ from pathlib import Path
 from navia.data import sample
 from navia.data.folder import Stamp, stamp
 from navia.data.layouts import Layout, recognise
-from navia.data.open import SHIFTED, local_folder
+from navia.data.open import local_folder
 from navia.errors import InputError, SpecError
 from navia.io import expanded, to_bytes
 
@@ -30,10 +30,6 @@ class DataEntry:
     path: str
     names: tuple[str, ...]
     layout: Layout | None = None
-
-    @property
-    def shifted(self) -> bool:
-        return self.layout is not None and self.layout.kind in SHIFTED
 
 
 class FileStamps:

@@ -18,6 +18,7 @@ from navia.bench.row import Row
 from navia.bench.run import held_out_from
 from navia.bench.spec import DataSpec, RunSpec, Spec
 from navia.bench.store import Store
+from navia.data.open import SHIFTED
 from navia.errors import NaviaError
 from navia.evaluation.tsne import check_installed
 from navia.methods.base import METHODS, changed_options
@@ -45,7 +46,8 @@ class FailedCellsError(NaviaError):
         self.failures = tuple(failures)
         reasons: dict[str, list[Cell]] = {}
         for failure in failures:
-            reasons.setdefault(failure.reason, []).append(failure.cell)
+            last_line = failure.why.strip().split("\n")[-1]  # of a traceback: it names the error
+            reasons.setdefault(last_line, []).append(failure.cell)
         lines = [f"{len(failures)} cell{'s' * (len(failures) > 1)} failed, to be tried again by the same command:"]
         for reason, failed in reasons.items():
             others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
@@ -131,7 +133,8 @@ def _runs(spec: Spec, batches: int | None, notes: dict[str, None]) -> Iterator[t
 def _num_batches(spec: Spec, entry: DataSpec, data: DataEntry, domains: Sequence[str], files: FileStamps) -> int | None:
     """Of the stream over these domains; None if not known."""
     counts = files.counts(data, domains, bool(entry.corruptions))
-    left_out = 0 if spec.source.path is not None or data.path == "embedded" or data.shifted else spec.source.images
+    shifted = data.layout is not None and data.layout.kind in SHIFTED
+    left_out = 0 if spec.source.path is not None or data.path == "embedded" or shifted else spec.source.images
     if counts is not None:
         lengths = [min(count - left_out, entry.images or count) for count in counts]
     elif entry.images is not None:
@@ -160,12 +163,9 @@ def _missing(asked: Sequence[Cell], rows: Sequence[Row]) -> list[Cell]:
 
 
 def run_grid(
-    spec: Spec,
-    store: Store,
-    executor: Executor = run_serial,
-    on_failure: Callable[[Failure], None] | None = None,
-    name: str = "spec",
-) -> Iterator[Done]:
+    spec: Spec, store: Store, executor: Executor = run_serial,
+    on_failure: Callable[[Failure], object] = lambda _: None, name: str = "spec",
+) -> Iterator[Done]:  # fmt: skip
     """Run what is missing. A cell counts once its row is on disk. One that fails does not stop the others: `on_failure` is
     called at once, and FailedCellsError is raised at the end. name: under which the store keeps the spec for `navia report`;
     the newest spec of a name replaces the one before."""
@@ -180,8 +180,7 @@ def run_grid(
             if isinstance(outcome, Failure):
                 failures.append(outcome)
                 del waiting[outcome.cell.key]
-                if on_failure is not None:
-                    on_failure(outcome)
+                on_failure(outcome)
                 continue
             row, trace = outcome
             store.add(row, trace)

@@ -183,13 +183,9 @@ class Predictions:
     a run with others does not continue. every: seconds between saved states. labelled: there is a column for labels."""
 
     def __init__(
-        self,
-        path: Path,
-        settings: dict[str, Any],
-        class_names: Sequence[str] | None,
-        every: float = 30.0,
+        self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0,
         labelled: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path = path
         self.state_path = path.with_name(f"{path.name}.state")
         self.class_names = class_names
@@ -297,7 +293,8 @@ class Predictions:
         if not restart and self.path.read_bytes() not in (b"", ",".join(self.columns).encode() + b"\n"):
             raise InputError(f"{str(self.path)!r} exists without a state to continue from: take another --out, or --restart")
         self.state_path.unlink(missing_ok=True)
-        self._cut(0)
+        self.file.truncate(0)
+        self.file.seek(0)
         self._write([{name: name for name in self.columns}])
         self.save()
 
@@ -317,12 +314,9 @@ class Predictions:
         if self.path.stat().st_size < progress.size:
             raise InputError(f"{str(self.path)!r} is shorter than when its state was saved; start again with --restart")
         self.progress = progress
-        self._cut(progress.size)
+        self.file.truncate(progress.size)
+        self.file.seek(progress.size)
         self.adapter.load_state_dict(adapter_state)
-
-    def _cut(self, size: int) -> None:
-        self.file.truncate(size)
-        self.file.seek(size)
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> None:
         text = io.StringIO()

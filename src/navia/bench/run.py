@@ -59,17 +59,9 @@ def predict_only(adapter: Adapter, batch: Batch, note: str) -> BatchResult:
     logits = adapter.predict(batch.images.to(adapter.source_vit.cls_token.device)).detach()
     took = time.perf_counter() - start
     step = Step(
-        number=adapter.steps,
-        images=len(batch.images),
-        entropy=entropy(logits.float()).mean().item(),
-        loss=None,
-        discrepancy=None,
-        kept=0,
-        guard=None,
-        note=note,
-        seconds_answer=took,
-        seconds_update=0.0,
-    )
+        number=adapter.steps, images=len(batch.images), entropy=entropy(logits.float()).mean().item(), loss=None,
+        discrepancy=None, kept=0, guard=None, note=note, seconds_answer=took, seconds_update=0.0,
+    )  # fmt: skip
     return BatchResult(batch, logits.cpu(), step)
 
 

@@ -131,19 +131,10 @@ class Spec(_Strict):
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # files or modules with own methods or reducers
 
     def scaled(
-        self,
-        *,
-        model: str | None = None,
-        checkpoint: Path | None = None,
-        crop_only: bool = False,
-        data: str | None = None,
-        corruptions: list[str] | None = None,
-        severity: int | None = None,
-        images: int | None = None,
-        source: str | None = None,
-        seeds: list[int] | None = None,
-        batch: int | None = None,
-    ) -> "Spec":
+        self, *, model: str | None = None, checkpoint: Path | None = None, crop_only: bool = False, data: str | None = None,
+        corruptions: list[str] | None = None, severity: int | None = None, images: int | None = None,
+        source: str | None = None, seeds: list[int] | None = None, batch: int | None = None,
+    ) -> "Spec":  # fmt: skip
         """The same spec with other models, data or sizes; None changes nothing. Where the new ones lack a class of a t-SNE,
         the most frequent are shown instead. Where the stream is too short for adapt_for, its numbers are reduced."""
         if (checkpoint or crop_only) and model is None:

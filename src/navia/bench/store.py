@@ -59,7 +59,8 @@ class Store:
             if others:
                 made_by = f"rows of navia {', '.join(others)}, this is {__version__}"
                 raise InputError(f"{str(self.folder)!r} holds {made_by}: take another --out")
-            self._cut_torn_line()
+            if self.path.exists():
+                os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)  # a line that was cut off by a kill
             yield self
 
     def add(self, row: Row, trace: dict[str, Any]) -> None:
@@ -110,10 +111,3 @@ class Store:
 
     def _cannot_write(self, error: OSError, more: str = "") -> InputError:
         return InputError(f"cannot write to {str(self.folder)!r}: {error}{more}")
-
-    def _cut_torn_line(self) -> None:
-        if self.path.exists():
-            whole = self.path.read_bytes()
-            kept = whole.rfind(b"\n") + 1
-            if kept < len(whole):
-                os.truncate(self.path, kept)

@@ -16,11 +16,6 @@ class Failure:
     cell: Cell
     why: str
 
-    @property
-    def reason(self) -> str:
-        """One line: the last line of a traceback names the error."""
-        return self.why.strip().split("\n")[-1]
-
 
 Outcome = tuple[Row, Trace] | Failure
 Executor = Callable[[Sequence[Cell]], Iterable[Outcome]]
