@@ -18,10 +18,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: one core for a ce
 import torch
 
 from navia.bench.cell import Cell
-from navia.bench.estimate import longest_first, work
-from navia.bench.executors.ray import ray_engine
+from navia.bench.executors.ray import ray_executor
+from navia.bench.executors.serial import run_serial
 from navia.bench.grid import cells, run_grid
-from navia.bench.presets import named
+from navia.bench.presets import load_spec
 from navia.bench.spec import parse_spec
 from navia.bench.store import Store
 
@@ -43,7 +43,7 @@ def measure(rounds: int) -> None:
         for name in times:
             with tempfile.TemporaryDirectory() as folder:
                 started = time.perf_counter()
-                found = list(run_grid(spec, Store(Path(folder)), ray_engine() if name == "ray" else None))
+                found = list(run_grid(spec, Store(Path(folder)), ray_executor() if name == "ray" else run_serial))
                 times[name].append(time.perf_counter() - started)
         print(f"round {number + 1}: {len(found)} cells, serial {times['serial'][-1]:.1f} s, ray {times['ray'][-1]:.1f} s")
     ratio = statistics.median(s / r for s, r in zip(times["serial"], times["ray"], strict=True))
@@ -52,21 +52,22 @@ def measure(rounds: int) -> None:
 
 def expect() -> None:
     """How many times as fast as one worker: the longest cells first, and in the order of the spec."""
-    spec = named("paper-table1").scaled(data="embedded", images=50_000)
+    spec = load_spec("paper-table1").scaled(data="embedded", images=50_000)
     print("| seeds | workers | times as fast | workers busy | in the spec's order |\n|---:|---:|---:|---:|---:|")
     for seeds in SEEDS:
         wanted = cells(spec.scaled(seeds=list(range(seeds))))
-        whole = sum(map(work, wanted))
+        whole = sum(map(Cell.work, wanted))
         for workers in WORKERS:
-            first, plain = (whole / _until_the_last(order, workers) for order in (longest_first(wanted), wanted))
+            orders = (sorted(wanted, key=Cell.work, reverse=True), wanted)
+            first, plain = (whole / _makespan(order, workers) for order in orders)
             print(f"| {seeds} | {workers:,} | {first:.1f} | {first / workers:.0%} | {plain:.1f} |")
 
 
-def _until_the_last(order: Sequence[Cell], workers: int) -> float:
+def _makespan(order: Sequence[Cell], workers: int) -> float:
     """Each cell goes to the worker that is free first."""
     free = [0.0] * workers
     for cell in order:
-        heapq.heappush(free, heapq.heappop(free) + work(cell))
+        heapq.heappush(free, heapq.heappop(free) + cell.work())
     return max(free)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 import navia
 from navia.bench.predictions import Predictions
-from navia.bench.run import Answered
+from navia.bench.run import BatchResult
 from navia.data import SOURCE_IMAGES, sample
 from navia.data.sources import Domain, scan
 from navia.errors import InputError, SpecError
@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(few_by_class: Path, t
     whole, killed = tmp_path / "whole.csv", tmp_path / "killed.csv"
     assert invoke(*run_arguments(few_by_class, whole)).exit_code == 0
     arguments = run_arguments(few_by_class, killed, "--every", "0", "--workers", "1")
-    process = start_paused("navia.bench.run.answer", 3, arguments, tmp_path)
+    process = start_paused("navia.bench.run.predict_and_adapt", 3, arguments, tmp_path)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -70,7 +70,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(few_by_class: Path, t
 def test_ctrl_c_saves_the_state_and_says_how_to_go_on(few_by_class: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     arguments = run_arguments(few_by_class, out, "--every", "0", "--workers", "0")
-    process = start_paused("navia.bench.run.answer", 2, arguments, tmp_path)
+    process = start_paused("navia.bench.run.predict_and_adapt", 2, arguments, tmp_path)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, told
@@ -244,7 +244,7 @@ def test_a_run_that_goes_on_gives_the_summary_of_an_undisturbed_one(
     expected = observed(run_unlabelled(unlabelled, whole, "--json"))
     add = Predictions.add
 
-    def stop_at_the_fifth(self: Predictions, answered: Answered) -> None:
+    def stop_at_the_fifth(self: Predictions, answered: BatchResult) -> None:
         if answered.batch.number == 4:
             raise InputError("killed")
         add(self, answered)

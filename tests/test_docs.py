@@ -21,8 +21,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import navia
-from navia.bench.presets import presets
-from navia.bench.reference import reference
+from navia.bench.presets import presets, reference
 from navia.bench.spec import parse_spec, read_spec
 from navia.cli.main import app
 from navia.cli.terminal import parse_options

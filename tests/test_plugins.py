@@ -126,7 +126,7 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
 def test_a_spec_finds_its_plugin_beside_itself_and_notices_when_it_changes(own: Path) -> None:
     spec, store = spec_beside(own), Store(own.parent / "rows")
     (done,) = run_grid(spec, store)
-    assert (done.row["method"], done.row["reduce"]) == ("sharper", "same:8")
+    assert (done.row.method, done.row.reduce) == ("sharper", "same:8")
     assert list(run_grid(spec, store)) == []
     before = cells(spec)[0].key
     METHODS._entries.pop("sharper"), REDUCERS._entries.pop("same")
@@ -175,18 +175,18 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("cluster")
 def test_workers_of_a_cluster_know_own_methods(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the file of a spec, and as a script or notebook registers them; of a module that workers lack it is said so."""
-    from navia.bench.executors.ray import ray_engine
+    from navia.bench.executors.ray import ray_executor
 
     spec = spec_beside(own)
     (here,) = run_grid(spec, Store(own.parent / "here"))
-    (done,) = run_grid(spec, Store(own.parent / "file"), ray_engine())
-    assert done.row["nll"] == here.row["nll"]
+    (done,) = run_grid(spec, Store(own.parent / "file"), ray_executor())
+    assert done.row.nll == here.row.nll
     exec(OWN.replace("sharper", "typed").replace('"same"', '"typed"'), {"__name__": "__main__"})
     typed = parse_spec(SPEC.replace("sharper", "typed").replace("same:8", "typed:8"), "a")
-    (done,) = run_grid(typed, Store(own.parent / "typed"), ray_engine())
-    assert done.row["nll"] == here.row["nll"]
+    (done,) = run_grid(typed, Store(own.parent / "typed"), ray_executor())
+    assert done.row.nll == here.row.nll
     local = ModuleType("only_here")
     monkeypatch.setitem(sys.modules, "only_here", local)
     exec(OWN.replace("sharper", "local").replace('"same"', '"local"'), vars(local))
     with pytest.raises(FailedCellsError, match="cannot load the method 'local' on a worker"):
-        list(run_grid(parse_spec(SPEC.replace("sharper", "local"), "a"), Store(own.parent / "local"), ray_engine()))
+        list(run_grid(parse_spec(SPEC.replace("sharper", "local"), "a"), Store(own.parent / "local"), ray_executor()))

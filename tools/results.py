@@ -43,7 +43,7 @@ cut to 224 px, at `{images}`, seen from where the command runs: put them there, 
 
 def main(folder: Path) -> None:
     store, assets = Store(folder), ROOT / "docs" / "assets"
-    rows = {row["key"]: row for row in store.rows()}
+    rows = {row.key: row.as_json() for row in store.rows()}
     kept = {spec["name"]: spec for spec in store.specs()}
     if lost := [name for name in SPECS if name not in kept]:
         sys.exit(f"{folder / 'specs'} has no {', '.join(lost)}: run the specs in benchmarks/results into {folder} first")

@@ -13,7 +13,8 @@ from timm.layers import PatchEmbed
 from typer.testing import CliRunner
 
 from navia.bench.cell import run_cell
-from navia.bench.grid import FailedCellsError, cells, estimate, missing, run_grid
+from navia.bench.grid import FailedCellsError, cells, estimate, run_grid
+from navia.bench.row import Row
 from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
 from navia.cli.main import app
@@ -37,9 +38,9 @@ batch: 4
 VARYING = ("ms_per_image", "peak_mib", "finished", "wall_seconds", "realtime_ratio")
 
 
-def same(row: dict[str, Any]) -> dict[str, Any]:
+def same(row: Row) -> dict[str, Any]:
     """A row without what the clock decides."""
-    return {key: value for key, value in row.items() if key not in VARYING}
+    return {key: value for key, value in row.as_json().items() if key not in VARYING}
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +57,21 @@ def whole(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_rows_hold_accuracy_cost_and_fingerprint(whole: Store) -> None:
     for row in whole.rows():
-        assert row["count"] == 12
-        assert row["top1"] == row["correct"] / 12
-        assert row["low"] <= row["top1"] <= row["high"]
-        assert row["fingerprint"]["images"] == 12
-        trace = whole.trace(row["key"])
-        assert sum(trace["right"]) == row["correct"]
+        assert row.count == 12
+        assert row.top1 == row.correct / 12
+        assert row.low <= row.top1 <= row.high
+        assert row.fingerprint.images == 12
+        trace = whole.trace(row.key)
+        assert sum(trace["right"]) == row.correct
         assert sum(trace["predicted"]) == 12
         assert trace["images"] == [4, 4, 4]
     dense, merged = whole.rows()[0], whole.rows()[1]
-    assert merged["gmacs"] < dense["gmacs"]
-    assert dense["fingerprint"]["pictures"] == merged["fingerprint"]["pictures"]
+    assert merged.gmacs < dense.gmacs
+    assert dense.fingerprint.pictures == merged.fingerprint.pictures
 
 
 def test_a_finished_grid_runs_nothing_and_a_longer_spec_only_what_is_new(spec: Spec, whole: Store) -> None:
-    assert missing(spec, whole) == []
+    assert estimate(spec, whole) == ([], 0)
     assert list(run_grid(spec, whole)) == []
     longer = parse_spec(SPEC.replace("tome:8", "tome:8, tome:4"), "test.yaml")
     wanted, seconds = estimate(longer, whole)
@@ -101,7 +102,7 @@ def test_kill_9_in_the_middle_of_a_cell_loses_that_cell_alone(spec: Spec, whole:
     assert store.path.read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
     assert [same(row) for row in store.rows()] == [same(row) for row in whole.rows()]
     for row in whole.rows():
-        assert store.trace(row["key"])["right"] == whole.trace(row["key"])["right"]
+        assert store.trace(row.key)["right"] == whole.trace(row.key)["right"]
 
 
 def test_two_runs_into_one_folder_are_refused(spec: Spec, tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_two_runs_into_one_folder_are_refused(spec: Spec, tmp_path: Path) -> Non
 
 def test_rows_of_another_version_and_garbage_are_refused_and_kept(spec: Spec, whole: Store, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    row = whole.rows()[0]
+    row = whole.rows()[0].as_json()
     row["fingerprint"]["versions"]["navia"] = "0.0.1"
     store.path.write_text(json.dumps(row) + "\n")
     before = store.path.read_bytes()
@@ -136,8 +137,8 @@ def test_streams_without_reset_are_one_cell(tmp_path: Path) -> None:
         store = Store(tmp_path / kind)
         one = parse_spec(SPEC.replace("severity: 2,", f"severity: 2, stream: {kind},"), "a")
         rows = [done.row for done in run_grid(one, store)]
-        assert [row["domain"] for row in rows] == ["", ""]
-        assert rows[0]["count"] == 24
+        assert [row.domain for row in rows] == ["", ""]
+        assert rows[0].count == 24
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ def counted_walks(monkeypatch: pytest.MonkeyPatch) -> None:
         return embed(self, images)
 
     monkeypatch.setattr(PatchEmbed, "forward", counted)
-    monkeypatch.setattr("navia.bench.realtime.time", SimpleNamespace(perf_counter=lambda: float(now[0])))
+    monkeypatch.setattr("navia.bench.run.time", SimpleNamespace(perf_counter=lambda: float(now[0])))
 
 
 @pytest.mark.usefixtures("counted_walks")
@@ -160,18 +161,18 @@ def test_under_a_clock_a_slow_method_misses_batches(tmp_path: Path) -> None:
     text = SPEC.replace("{method: navia, reduce: [tome:8]}", "{method: cotta, realtime: true}")
     store = Store(tmp_path)
     list(run_grid(parse_spec(text.replace("[contrast, gaussian_noise]", "[contrast]"), "a"), store))
-    row = next(row for row in store.rows() if row["method"] == "cotta")
-    assert row["realtime_ratio"] == 3
-    assert [loss is None for loss in store.trace(row["key"])["loss"]] == [False, True, True]
+    row = next(row for row in store.rows() if row.method == "cotta")
+    assert row.realtime_ratio == 3
+    assert [loss is None for loss in store.trace(row.key)["loss"]] == [False, True, True]
 
 
 def test_convergence_scores_the_last_third_alone(tmp_path: Path) -> None:
     text = SPEC.replace("reduce: [tome:8]}", "reduce: [tome:8], adapt_for: [1, 2]}")
     store = Store(tmp_path)
     list(run_grid(parse_spec(text, "a"), store))
-    rows = [row for row in store.rows() if row["method"] == "navia"]
-    assert [row["adapt_for"] for row in rows] == [1, 2, 1, 2]
-    assert {row["count"] for row in rows} == {4}
+    rows = [row for row in store.rows() if row.method == "navia"]
+    assert [row.adapt_for for row in rows] == [1, 2, 1, 2]
+    assert {row.count for row in rows} == {4}
 
 
 def test_without_the_guard_a_collapse_is_let_happen(whole: Store, tmp_path: Path) -> None:
@@ -181,13 +182,13 @@ def test_without_the_guard_a_collapse_is_let_happen(whole: Store, tmp_path: Path
         "severity: 2, images: 12", "severity: 5, images: 48"
     )
     guarded, bare = parse_spec(text, "a"), parse_spec(text.replace(tent % "", tent % ", guard: false"), "a")
-    watched = [done.row for done in run_grid(guarded, Store(tmp_path / "guarded")) if done.row["method"] == "tent"]
-    left = [done.row for done in run_grid(bare, Store(tmp_path / "bare")) if done.row["method"] == "tent"]
-    assert any(row["guard"] for row in watched)
-    assert not any(row["guard"] for row in left)
-    assert not any(row["guarded"] for row in left)
-    assert not {row["key"] for row in left} & {row["key"] for row in watched}
-    assert sum(row["top1"] for row in left) < sum(row["top1"] for row in watched)
+    watched = [done.row for done in run_grid(guarded, Store(tmp_path / "guarded")) if done.row.method == "tent"]
+    left = [done.row for done in run_grid(bare, Store(tmp_path / "bare")) if done.row.method == "tent"]
+    assert any(row.guard for row in watched)
+    assert not any(row.guard for row in left)
+    assert not any(row.guarded for row in left)
+    assert not {row.key for row in left} & {row.key for row in watched}
+    assert sum(row.top1 for row in left) < sum(row.top1 for row in watched)
 
 
 def found_corrupted(root: Path, **images: int) -> Path:
@@ -212,7 +213,7 @@ def test_parts_decide_what_is_streamed_and_in_which_order(tmp_path: Path) -> Non
     for kind, lengths in (("continual", [3, 4, 2]), ("mixed", [4, 4, 1])):
         (cell,) = cells(spec_of(f"path: {root}, stream: {kind}, parts: [contrast/5, snow/5]"))
         row, trace = run_cell(cell)
-        assert row["domains"] == ("contrast/5", "snow/5")
+        assert row.domains == ("contrast/5", "snow/5")
         assert trace["images"] == lengths
 
 
@@ -220,8 +221,8 @@ def test_shifted_images_without_a_source_run_methods_that_need_none(tmp_path: Pa
     root = found_corrupted(tmp_path, fog=8)
     none, navia = cells(spec_of(f"path: {root}", "{method: [none, navia]}", "{images: 2}"))
     row, _ = run_cell(none)
-    assert row["count"] == 8
-    assert row["fingerprint"]["source"] is None
+    assert row.count == 8
+    assert row.fingerprint.source is None
     with pytest.raises(InputError, match=r"'navia' needs a source, and 'fog/5' \(imagenet-c\) is shifted itself"):
         run_cell(navia)
 
@@ -238,8 +239,8 @@ def test_the_embedded_source_is_the_same_named_or_not() -> None:
     for source in ("{path: embedded, images: 32}", "{images: 32}"):
         (cell,) = cells(spec_of("path: embedded, corruptions: [contrast], images: 32", "{method: align}", source))
         rows.append(run_cell(cell)[0])
-    assert rows[0]["nll"] == rows[1]["nll"]
-    assert rows[0]["fingerprint"] == rows[1]["fingerprint"]
+    assert rows[0].nll == rows[1].nll
+    assert rows[0].fingerprint == rows[1].fingerprint
 
 
 def test_images_without_labels_are_refused_before_anything_runs(clothes: Path) -> None:
@@ -262,13 +263,13 @@ def one_cannot() -> str:
 
 def test_a_cell_that_fails_costs_the_others_nothing(one_cannot: str, tmp_path: Path) -> None:
     store, told, counts = Store(tmp_path), [], []
-    grid = run_grid(parse_spec(one_cannot, "a"), store, tell=told.append)
+    grid = run_grid(parse_spec(one_cannot, "a"), store, on_failure=told.append)
     named = r"(?s)2 cells failed.*contrast navia\+tome:8 \(9 batches\) seed 0 and 1 more: 9 batches"
     with pytest.raises(FailedCellsError, match=named):
         counts.extend((done.done, done.total) for done in grid)
     assert counts == [(1, 6), (2, 6), (3, 6), (4, 6)]
     assert [(failure.cell.domain, failure.cell.adapt_for) for failure in told] == [("contrast", 9), ("gaussian_noise", 9)]
-    assert [cell.adapt_for for cell in missing(parse_spec(one_cannot, "a"), store)] == [9, 9]
+    assert [cell.adapt_for for cell in estimate(parse_spec(one_cannot, "a"), store)[0]] == [9, 9]
 
 
 def test_what_nobody_foresaw_comes_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +312,7 @@ def test_each_spec_is_kept_beside_its_rows(spec: Spec, tmp_path: Path) -> None:
 def test_a_grid_keeps_its_spec_and_a_changed_one_replaces_it(spec: Spec, whole: Store, tmp_path: Path) -> None:
     (kept,) = whole.specs()
     assert kept["name"] == "spec"
-    assert [cell["key"] for cell in kept["cells"]] == [row["key"] for row in whole.rows()]
+    assert [cell["key"] for cell in kept["cells"]] == [row.key for row in whole.rows()]
     store = Store(tmp_path)
     store.path.write_bytes(whole.path.read_bytes())
     shorter = parse_spec(SPEC.replace("contrast, ", ""), "a")
@@ -345,7 +346,7 @@ def test_a_run_that_ends_in_nan_has_a_row_and_a_report(more: str, tmp_path: Path
     (done,) = run_grid(spec, store)
     (line,) = store.path.read_text().splitlines()
     row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert json.loads(json.dumps(done.row)) == row
+    assert done.row.as_json() == row
     assert row["collapsed"] == (2 if more else 1)
     assert (row["nll"], row["ece"]) == (None, None)
     trace = store.trace(row["key"])

@@ -15,7 +15,7 @@ import torch
 
 import navia
 from navia.bench.predictions import Predictions
-from navia.bench.run import answer, run
+from navia.bench.run import predict_and_adapt, run_stream
 from navia.data.loader import Loader
 from navia.data.sources import ArrayImages, Domain
 from navia.data.streams import make_stream
@@ -53,7 +53,7 @@ def write_all(path: Path, adapter: navia.Adapter, stream: Loader, stop_after: in
     """The whole stream, or as a killed process would leave it: rows after the last saved state, nothing closed in order."""
     predictions = Predictions(path, {"method": "m"}, NAMES, every=1e9).begin(adapter)
     stream.start = predictions.progress.batches
-    for count, answered in enumerate(run(adapter, stream), 1):
+    for count, answered in enumerate(run_stream(adapter, stream), 1):
         predictions.add(answered)
         if count == stop_after:
             predictions.save()
@@ -97,7 +97,7 @@ def finished(
 def test_scores_are_those_of_the_logits(golden_vit: navia.ViT, stream_pixels: ArrayImages, tmp_path: Path) -> None:
     adapter = navia.adapt(golden_vit, "none")
     stream = loader(golden_vit, stream_pixels)
-    answers = list(run(navia.adapt(golden_vit, "none"), stream))
+    answers = list(run_stream(navia.adapt(golden_vit, "none"), stream))
     logits, labels = torch.cat([a.logits for a in answers]), torch.cat([a.batch.labels for a in answers])
     predictions = Predictions(tmp_path / "p.csv", {}, None).begin(adapter)
     for answered in answers:
@@ -120,7 +120,7 @@ def test_unlabelled_pictures_have_answers_and_no_accuracy(
 ) -> None:
     adapter = navia.adapt(golden_vit, "none")
     predictions = Predictions(tmp_path / "p.csv", {}, None).begin(adapter)
-    for answered in run(adapter, loader(golden_vit, ArrayImages(stream_pixels.images))):
+    for answered in run_stream(adapter, loader(golden_vit, ArrayImages(stream_pixels.images))):
         predictions.add(answered)
     scores = predictions.finish()
     predictions.close()
@@ -148,11 +148,11 @@ def test_other_settings_and_foreign_files_are_refused(finished: Predictions, gol
     with pytest.raises(InputError, match="damaged"):
         Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
     finished.state_path.unlink()
-    with pytest.raises(InputError, match="no state to go on from"):
+    with pytest.raises(InputError, match="without a state to continue from"):
         Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
     assert finished.path.read_bytes() == before
     finished.path.write_text("my own table\n")
-    with pytest.raises(InputError, match="no state to go on from"):
+    with pytest.raises(InputError, match="without a state to continue from"):
         Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter)
     assert finished.path.read_text() == "my own table\n"
     Predictions(finished.path, {"method": "m"}, NAMES).begin(adapter, restart=True).close()
@@ -188,7 +188,7 @@ def test_a_full_disk_keeps_what_was_answered(
     adapter = navia.adapt(golden_vit, "none")
     predictions = Predictions(tmp_path / "p.csv", {}, NAMES, every=1e9).begin(adapter)
     with pytest.raises(InputError, match=r"cannot write .*File too large.* kept"):  # noqa: PT012
-        for answered in run(adapter, loader(golden_vit, stream_pixels)):
+        for answered in run_stream(adapter, loader(golden_vit, stream_pixels)):
             predictions.add(answered)
             predictions.save()
     with contextlib.suppress(OSError):  # there is still no room for what it holds back
@@ -201,7 +201,7 @@ def take_all(path: Path, adapter: navia.Adapter, stream: Loader) -> None:
     with Predictions(path, {"method": "m"}, NAMES, every=1e9).begin(adapter) as predictions:
         stream.start = predictions.progress.batches
         for batch in stream:
-            predictions.take(functools.partial(answer, adapter, batch))
+            predictions.take(functools.partial(predict_and_adapt, adapter, batch))
         predictions.finish()
 
 
@@ -250,7 +250,7 @@ def test_rows_that_could_not_be_written_leave_no_state_behind_that_is_ahead_of_t
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
         try:
             for batch in loader(golden_vit, stream_pixels):
-                predictions.take(functools.partial(answer, adapter, batch))
+                predictions.take(functools.partial(predict_and_adapt, adapter, batch))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, handler)
@@ -263,7 +263,7 @@ def test_rows_that_could_not_be_written_leave_no_state_behind_that_is_ahead_of_t
 
 
 def test_two_runs_into_one_file_are_refused(golden_vit: navia.ViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("navia.bench.predictions.WORKERS_OUTLIVE", 0.1)
+    monkeypatch.setattr("navia.bench.predictions.LOCK_TIMEOUT", 0.1)
     adapter = navia.adapt(golden_vit, "none")
     with Predictions(tmp_path / "p.csv", {}, None).begin(adapter):
         before = (tmp_path / "p.csv").read_bytes()
@@ -282,7 +282,7 @@ def test_a_finished_run_that_gets_more_pictures_saves_them_when_it_is_stopped(
 
     def stopped_after_one_more() -> None:
         with again:
-            again.add(answer(adapter, dataclasses.replace(more, number=done, reset=False)))
+            again.add(predict_and_adapt(adapter, dataclasses.replace(more, number=done, reset=False)))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from navia.bench.grid import cells, run_grid
-from navia.bench.presets import named, presets
+from navia.bench.presets import load_spec, presets
 from navia.bench.spec import Spec, parse_spec
 from navia.bench.store import Store
 from navia.data import sample
@@ -23,7 +23,7 @@ REPORTED = ("paper-table1", "paper-tradeoff", "paper-convergence", "paper-tsne",
 def small(name: str, model: str) -> Spec:
     """One corruption and two batches of 8; presets that score a last third adapt to 1 and 2 of three."""
     images = 24 if name in ("paper-convergence", "paper-tsne") else 16
-    spec = named(name).scaled(model=model, data="embedded", corruptions=["contrast"], severity=1, images=images, batch=8)
+    spec = load_spec(name).scaled(model=model, data="embedded", corruptions=["contrast"], severity=1, images=images, batch=8)
     runs = spec.runs
     if name == "realtime":  # its other runs are those of Table 1
         runs = tuple(run for run in runs if run.realtime)
@@ -37,19 +37,19 @@ def test_preset(name: str, tiny_model: str, tmp_path: Path) -> None:
     spec, store = small(name, tiny_model), Store(tmp_path)
     rows = [done.row for done in run_grid(spec, store)]
     assert len(rows) == len(cells(spec)) == len(store.rows())
-    assert all(0 <= row["top1"] <= 1 and row["gmacs"] > 0 for row in rows)
+    assert all(0 <= row.top1 <= 1 and row.gmacs > 0 for row in rows)
     if name not in REPORTED:
         return
     result = invoke("report", str(tmp_path), "--json")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "report" / "index.html").read_text()
     for row in rows:
-        assert row["method"] in page or row["label"] in page
+        assert row.method in page or row.label in page
 
 
 def test_the_curve_of_convergence_keeps_its_points_on_a_shorter_stream(caplog: pytest.LogCaptureFixture) -> None:
     def points(**sizes: Any) -> list[int | None]:
-        spec = named("paper-convergence").scaled(model="embedded", data="embedded", corruptions=["contrast"], **sizes)
+        spec = load_spec("paper-convergence").scaled(model="embedded", data="embedded", corruptions=["contrast"], **sizes)
         return [cell.adapt_for for cell in cells(spec) if cell.method == "navia"]
 
     assert points(images=480, batch=8) == [

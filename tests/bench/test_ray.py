@@ -19,7 +19,7 @@ from tests.bench.test_grid import SPEC, same
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
-from navia.bench.executors.ray import ray_engine  # noqa: E402
+from navia.bench.executors.ray import ray_executor  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def test_a_ray_cluster_gives_the_rows_of_one_process_even_when_a_worker_dies(tmp
     killed = threading.Event()
     killer = threading.Thread(target=kill_one_worker, args=(killed,), daemon=True)
     killer.start()
-    list(run_grid(spec, spread, ray_engine(cpus=1, workers=1)))
+    list(run_grid(spec, spread, ray_executor(cpus=1, workers=1)))
     assert killed.is_set(), "no worker was seen"
 
     def by_key(store: Store) -> dict[str, dict[str, object]]:
@@ -85,15 +85,15 @@ def test_a_cell_whose_worker_dies_too_often_is_given_up_alone(tmp_path: Path, mo
     killed = threading.Event()
     threading.Thread(target=kill_one_worker, args=(killed,), daemon=True).start()
     with pytest.raises(FailedCellsError, match=r"1 cell failed(?s:.*)given up after 0 retries"):
-        list(run_grid(parse_spec(SPEC, "a"), Store(tmp_path), ray_engine()))
+        list(run_grid(parse_spec(SPEC, "a"), Store(tmp_path), ray_executor()))
     assert len(Store(tmp_path).rows()) == 3
 
 
 @pytest.mark.usefixtures("cluster")
 def test_the_longest_cell_begins(tmp_path: Path) -> None:
     text = SPEC.replace("[contrast, gaussian_noise]", "[contrast]")
-    one_at_a_time = ray_engine(cpus=os.cpu_count() or 1)
-    assert [done.row["method"] for done in run_grid(parse_spec(text, "a"), Store(tmp_path), one_at_a_time)] == [
+    one_at_a_time = ray_executor(cpus=os.cpu_count() or 1)
+    assert [done.row.method for done in run_grid(parse_spec(text, "a"), Store(tmp_path), one_at_a_time)] == [
         "navia",
         "none",
     ]
@@ -106,4 +106,4 @@ def test_what_a_worker_refuses_is_refused_by_name(tmp_path: Path) -> None:
         text.replace("models: [{name: embedded}]", "models: [{name: embedded, checkpoint: nowhere.safetensors}]"), "a"
     )
     with pytest.raises(NaviaError, match="nowhere"):
-        list(run_grid(spec, Store(tmp_path), ray_engine()))
+        list(run_grid(spec, Store(tmp_path), ray_executor()))

@@ -6,10 +6,9 @@ import torch
 
 import navia
 from navia.adaptation.adapter import Step
-from navia.bench.cell import _pace
+from navia.bench.cell import _ms_per_image
 from navia.bench.demo import Row, paired
-from navia.bench.realtime import on_the_clock
-from navia.bench.run import Answered, answer, answer_only
+from navia.bench.run import BatchResult, predict_and_adapt, predict_only, run_realtime
 from navia.data.loader import Batch
 from navia.methods.features import entropy
 
@@ -21,11 +20,11 @@ def batch_of(inputs: dict[str, np.ndarray], number: int, reset: bool = False) ->
 
 def test_answering_alone_tells_of_its_own_batch(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     adapter = navia.adapt(golden_vit, "tent", lr=0.05)
-    fresh = answer_only(adapter, batch_of(golden_inputs, 1), "why")  # before any step, as after a reset
+    fresh = predict_only(adapter, batch_of(golden_inputs, 1), "why")  # before any step, as after a reset
     assert fresh.step.entropy == pytest.approx(entropy(fresh.logits).mean().item())
     assert fresh.step.number == 0
-    answer(adapter, batch_of(golden_inputs, 0))
-    later = answer_only(adapter, batch_of(golden_inputs, 1), "why")
+    predict_and_adapt(adapter, batch_of(golden_inputs, 0))
+    later = predict_only(adapter, batch_of(golden_inputs, 1), "why")
     assert later.step.entropy == pytest.approx(entropy(later.logits).mean().item())
     assert later.step.entropy != fresh.step.entropy
     assert (later.step.number, later.step.kept, later.step.note) == (1, 0, "why")
@@ -34,15 +33,15 @@ def test_answering_alone_tells_of_its_own_batch(golden_vit: navia.ViT, golden_in
 def test_the_clock_decides_which_batches_are_missed(golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]) -> None:
     for ratio, expected in ((1.0, "aaaaaa"), (1.67, "a.aa.a"), (2.0, "a.aa.a"), (3.0, "a..a..")):
         batches = [batch_of(golden_inputs, number % 2, reset=number == 3) for number in range(6)]
-        answers = on_the_clock(navia.adapt(golden_vit, "tent"), batches, ratio)
+        answers = run_realtime(navia.adapt(golden_vit, "tent"), batches, ratio)
         assert "".join("." if a.step.note else "a" for a in answers) == expected
 
 
 def test_the_pace_of_a_row_is_that_of_batches_that_were_adapted_to(golden_inputs: dict[str, np.ndarray]) -> None:
     batch, logits = batch_of(golden_inputs, 0), torch.zeros(16, 10)
     alone, whole = (Step(0, 16, 0.0, None, None, 0, None, None, 0.16, update) for update in (0.0, 0.48))
-    assert _pace([Answered(batch, logits, step) for step in (whole, alone, alone)]) == pytest.approx(40)
-    assert _pace([Answered(batch, logits, alone)]) == pytest.approx(10)
+    assert _ms_per_image([BatchResult(batch, logits, step) for step in (whole, alone, alone)]) == pytest.approx(40)
+    assert _ms_per_image([BatchResult(batch, logits, alone)]) == pytest.approx(10)
 
 
 def test_an_image_under_three_shifts_is_one_observation() -> None:

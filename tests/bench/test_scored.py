@@ -25,14 +25,14 @@ batch: 16
 def test_right_answers_are_told_by_image(images: str, scored: int, tmp_path: Path) -> None:
     store = Store(tmp_path)
     rows = [done.row for done in run_grid(parse_spec(SPEC.replace("IMAGES", images), "a"), store)]
-    scores = scores_of({row["key"]: store.trace(row["key"]) for row in rows})
+    scores = scores_of({row.key: store.trace(row.key) for row in rows})
     collections = {part.collection for own in scores.values() for part in own}
     assert len(collections) == 1  # every corruption is made of the same images
     for row in rows:
-        own = scores[row["key"]]
-        assert [part.collection for part in own] == list(collections) * len(row["domains"])
-        assert sum(part.seen.sum() for part in own) == row["count"] == scored
-        assert sum(part.right.sum() for part in own) == row["correct"]
+        own = scores[row.key]
+        assert [part.collection for part in own] == list(collections) * len(row.domains)
+        assert sum(part.seen.sum() for part in own) == row.count == scored
+        assert sum(part.right.sum() for part in own) == row.correct
         assert not any((part.right & ~part.seen).any() for part in own)
-    seen = {row["seed"]: scores[row["key"]][0].seen.tolist() for row in rows}
+    seen = {row.seed: scores[row.key][0].seen.tolist() for row in rows}
     assert seen[0] != seen[1]  # with a limit each seed draws other images

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from navia.bench.grid import cells
-from navia.bench.presets import named, presets
+from navia.bench.presets import load_spec, presets
 from navia.bench.spec import parse_spec
 from navia.data import imagenet
 from navia.errors import NaviaError, SpecError
@@ -67,10 +67,10 @@ def test_the_view_of_a_tsne_is_part_of_the_key() -> None:
         ("tsne: {blocks: 3}", "give adapt_for"),
         ("adapt_for: [null, 2], tsne: {blocks: 3}", "give adapt_for"),
         ("adapt_for: 2, realtime: true, tsne: {blocks: 3}", "no realtime"),
-        ("adapt_for: 2, tsne: {blocks: []}", "tsne.blocks needs at least one entry"),
+        ("adapt_for: 2, tsne: {blocks: []}", "tsne.blocks must have a length of at least 1, not []"),
         ("adapt_for: 2, tsne: {blocks: [3, -1]}", "must be at least 0, not -1"),
         ("adapt_for: 2, tsne: {blocks: [3, 6, 3]}", "3 is there twice"),
-        ("adapt_for: 2, tsne: {blocks: 3, classes: [1]}", "needs at least 2 entries"),
+        ("adapt_for: 2, tsne: {blocks: 3, classes: [1]}", "must have a length of at least 2, not [1]"),
         ("adapt_for: 2, tsne: {blocks: 3, classes: [1, cat]}", "must be a whole number, not 'cat'"),
         ("adapt_for: 2, tsne: {blocks: 3, classes: [4, 4]}", "4 is there twice"),
         ("adapt_for: 2, tsne: {blocks: 3, layers: 3}", "layers"),
@@ -84,7 +84,7 @@ def test_a_tsne_that_cannot_be_drawn_is_refused_with_its_line(given: str, compla
 
 
 def test_classes_of_a_tsne_give_way_only_to_other_models_and_data() -> None:
-    paper = named("paper-tsne")
+    paper = load_spec("paper-tsne")
     assert paper.runs[0].tsne is not None
     assert [imagenet.names()[i] for i in paper.runs[0].tsne.classes or ()] == [
         "goldfish", "great white shark", "hammerhead", "stingray", "hen", "ostrich", "goldfinch", "junco",
@@ -116,16 +116,20 @@ def test_without_scikit_learn_a_tsne_is_refused_before_anything_runs(monkeypatch
 @pytest.mark.parametrize(
     ("change", "line", "complaint"),
     [
-        (("runs:", "rums:"), 4, "unknown key 'rums'; did you mean 'runs'?"),
+        (
+            ("runs:", "rums:"),
+            4,
+            "unknown key 'rums'; known: models, data, runs, source",
+        ),
         (("severity: 3", "severity: 9"), 3, "data[0].severity must be at most 5, not 9"),
         (("[fog, contrast]", "[fog, smog]"), 3, "unknown corruption 'smog'"),
-        (("{method: none}", "{methud: none}"), 5, "unknown key 'methud' in runs[0]; did you mean 'method'?"),
+        (("{method: none}", "{methud: none}"), 5, "unknown key 'methud' in runs[0]; known: method, reduce"),
         (("seeds: [0, 1]", "seeds: [0, one]"), 7, "seeds[1] must be a whole number, not 'one'"),
         (("images: 64", "images: 0"), 3, "images must be at least 1, not 0"),
         (
             ("[{path: embedded, corruptions: [fog, contrast], severity: 3, images: 64}]", "{path: x, severty: 5}"),
             3,
-            "unknown key 'severty' in data; did you mean 'severity'?",
+            "unknown key 'severty' in data; known: path, corruptions",
         ),
         (("models: [{name: embedded}]", "models:\n  name: embedded\n  chekpoint: x"), 4, "did you mean 'checkpoint'?"),
         (("[align, navia]", "navia, options: 3"), 6, "runs[1].options must be a mapping, {key: value}, not 3"),
@@ -160,26 +164,26 @@ def test_all_mistakes_are_told_at_once_in_plain_words_with_the_near_name() -> No
         parse_spec(MISTAKES, "my.yaml")
     told = str(caught.value).splitlines()
     expected = [
-        (2, "unknown key 'chekpoint' in models[0]; did you mean 'checkpoint'?"),
+        (2, "unknown key 'chekpoint' in models[0]; known: .*; did you mean 'checkpoint'?"),
         (4, "data[0].corruptions: unknown corruption 'fgo'; known: .*; did you mean 'fog'?"),
         (4, "data[0].severity must be a whole number, not 'nine'"),
-        (4, "unknown key 'strem' in data[0]; did you mean 'stream'?"),
+        (4, "unknown key 'strem' in data[0]; known: .*; did you mean 'stream'?"),
         (5, "data[1].label_shift must be more than 0.0, not 0"),
         (5, "data[1].path must be text, not 3"),
         (5, "data[1].stream must be 'reset', 'continual' or 'mixed', not 'continal'; did you mean 'continual'?"),
-        (7, "unknown key 'metods' in runs[0]; did you mean 'method'?"),
+        (7, "unknown key 'metods' in runs[0]; known: .*; did you mean 'method'?"),
         (8, "runs[1].method[0]: unknown method 'aling'; known: .*; did you mean 'align'?"),
         (8, "runs[1].options.budget: option budget must be a whole number, got 'two'"),
         (8, "runs[1].options.lrr: method 'navia' has no option 'lrr'; known: .*; did you mean 'lr'?"),
         (8, "runs[1].reduce[0]: unknown reducer 'tume'; known: .*; did you mean 'tome'?"),
         (8, "runs[1].reduce[1]: malformed reducer 'tome:x': 'x' is not a number; .*"),
-        (9, "runs[2].adapt_for needs at least one entry"),
-        (9, "runs[2].method needs at least one entry"),
+        (9, "runs[2].adapt_for must have a length of at least 1, not []"),
+        (9, "runs[2].method must have a length of at least 1, not []"),
         (9, "runs[2].realtime must be true or false, not 'perhaps'"),
-        (9, "runs[2].reduce needs at least one entry"),
-        (9, "runs[2].tsne.classes needs at least 2 entries"),
+        (9, "runs[2].reduce must have a length of at least 1, not []"),
+        (9, "runs[2].tsne.classes must have a length of at least 2, not [1]"),
         (10, "runs[3] must be a mapping, {key: value}, not 5"),
-        (11, "seeds needs at least one entry"),
+        (11, "seeds must have a length of at least 1, not []"),
         (12, "batch must be a whole number, not nothing"),
         (13, "source must be a mapping, {key: value}, not 4"),
         (14, "unknown key 'colour'; known: models, data, .*"),
@@ -213,7 +217,7 @@ def test_command_line_values_are_refused_in_plain_words() -> None:
     with pytest.raises(
         SpecError, match=r"^data\[0\]\.corruptions: unknown corruption 'fgo'; known: .*; did you mean 'fog'\?$"
     ):
-        named("quick").scaled(corruptions=["fgo"])
+        load_spec("quick").scaled(corruptions=["fgo"])
 
 
 def test_broken_yaml_is_named() -> None:
@@ -235,7 +239,7 @@ def test_unknown_methods_options_and_reducers_are_refused_before_anything_runs()
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_gives_cells_on_the_embedded_sample(name: str) -> None:
-    spec = named(name).scaled(model="embedded", data="embedded", corruptions=["fog"], images=64)
+    spec = load_spec(name).scaled(model="embedded", data="embedded", corruptions=["fog"], images=64)
     made = cells(spec)
     assert made
     assert {cell.model for cell in made} == {"embedded"}
@@ -244,6 +248,6 @@ def test_every_preset_gives_cells_on_the_embedded_sample(name: str) -> None:
 
 def test_unknown_presets_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no preset 'paper-table9'; known: .*; did you mean 'paper-table\d'\?"):
-        named("paper-table9")
+        load_spec("paper-table9")
     with pytest.raises(SpecError, match="cannot read"):
-        named(str(tmp_path / "nowhere.yaml"))
+        load_spec(str(tmp_path / "nowhere.yaml"))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from navia.adaptation.adapter import Adapter
 from navia.bench import cell as bench_cell
 from navia.bench.cell import Cell, run_cell
 from navia.bench.grid import cells
-from navia.bench.spec import parse_spec
-from navia.bench.tsne import Tsne, shown
+from navia.bench.row import Row
+from navia.bench.spec import TsneSpec, parse_spec
+from navia.bench.tsne import select_images
 from navia.data import sample
 from navia.data.loader import Loader
 from navia.data.sources import OpenedData, open_domains
@@ -37,7 +39,7 @@ def both() -> list[Cell]:
 
 
 @pytest.fixture(scope="module")
-def run() -> dict[str, tuple[dict[str, Any], dict[str, Any], Adapter]]:
+def run() -> dict[str, tuple[Row, dict[str, Any], Adapter]]:
     """Row, trace and adapter by method. The adapter is the cell's own, kept while the cell makes it."""
     made: list[Adapter] = []
     original = bench_cell.adapt
@@ -77,8 +79,8 @@ def test_the_trace_has_a_finite_point_for_every_held_out_picture_of_the_most_fre
             assert torch.tensor(panel["points"]).shape == (len(wanted), 2)
             assert bool(torch.isfinite(torch.tensor(panel["points"])).all())
         assert "points" not in str(row)
-        assert row["tsne"] == {"blocks": (3, 11), "classes": None, "or_frequent": False}
-        assert row["count"] == len(labels) == 32
+        assert row.tsne == TsneSpec(blocks=(3, 11))
+        assert row.count == len(labels) == 32
 
 
 def test_neighbours_are_those_of_the_features_in_the_state_that_was_reached(run: Any) -> None:
@@ -98,23 +100,23 @@ def test_neighbours_are_those_of_the_features_in_the_state_that_was_reached(run:
 
 def test_cotta_is_shown_as_its_teacher_who_answers(run: Any) -> None:
     """One who never moves sees what the model sees without adaptation, whatever the student learns."""
-    still = replace(both()[1], method="cotta", options='{"lr": 0.1, "ema_decay": 1.0}')
+    still = both()[1].model_copy(update={"method": "cotta", "options": {"lr": 0.1, "ema_decay": 1.0}})
     assert run_cell(still)[1]["tsne"]["panels"] == run["none"][1]["tsne"]["panels"]
 
 
 def test_looking_changes_neither_the_row_nor_the_key_of_others(run: Any) -> None:
-    plain = replace(both()[1], tsne=None)
+    plain = both()[1].model_copy(update={"tsne": None})
     row, trace = run_cell(plain)
     seen, told, adapter = run["navia"]
     assert "tsne" not in trace
     assert adapter.steps == 2
-    assert (row["correct"], row["nll"], row["ece"]) == (seen["correct"], seen["nll"], seen["ece"])
+    assert (row.correct, row.nll, row.ece) == (seen.correct, seen.nll, seen.ece)
     assert {name: told[name] for name in trace} == trace
-    assert row["key"] != seen["key"]
+    assert row.key != seen.key
 
 
 def test_chosen_classes_are_shown_in_the_order_given() -> None:
-    chosen = replace(both()[0], tsne=Tsne((0,), (8, 3, 4)))
+    chosen = both()[0].model_copy(update={"tsne": TsneSpec(blocks=(0,), classes=(8, 3, 4))})
     _, trace = run_cell(chosen)
     assert trace["tsne"]["names"] == ["bag", "dress", "coat"]
     _, labels = last_third()
@@ -125,33 +127,35 @@ def test_chosen_classes_are_shown_in_the_order_given() -> None:
 def test_what_the_model_lacks_is_refused_by_name_before_anything_adapts() -> None:
     one = both()[1]
     with pytest.raises(SpecError, match=r"tsne names blocks 12, 30, but the model has blocks 0\.\.11"):
-        run_cell(replace(one, tsne=Tsne((3, 12, 30))))
+        run_cell(one.model_copy(update={"tsne": TsneSpec(blocks=(3, 12, 30))}))
     with pytest.raises(SpecError, match=r"tsne names class 11, but the model has classes 0\.\.9"):
-        run_cell(replace(one, tsne=Tsne((3,), (1, 11))))
+        run_cell(one.model_copy(update={"tsne": TsneSpec(blocks=(3,), classes=(1, 11))}))
 
 
-def held_out(tsne: Tsne, opened: OpenedData, images: int | None = None, batch: int = 16) -> Any:
+def held_out(tsne: TsneSpec, opened: OpenedData, images: int | None = None, batch: int = 16) -> Any:
     vit = load("embedded")
-    return shown(tsne, vit, opened, Loader(make_stream(opened.domains, limit=images), vit.preprocessing, batch))
+    loader = Loader(make_stream(opened.domains, limit=images), vit.preprocessing, batch)
+    stream, shown = select_images(tsne, vit, opened, loader)
+    return SimpleNamespace(stream=stream, **shown)
 
 
 def test_classes_without_a_picture_are_refused_or_give_way() -> None:
     opened = open_domains("embedded", 10)
-    few = held_out(Tsne((3,)), opened, 48)
+    few = held_out(TsneSpec(blocks=(3,)), opened, 48)
     absent = next(label for label in range(10) if label not in few.classes)
-    with pytest.raises(InputError, match=rf"class {absent} \({sample.CLASSES[absent]}\), of which .* no picture"):
-        held_out(Tsne((3,), (absent, few.classes[0])), opened, 48)
-    assert held_out(Tsne((3,), (absent, few.classes[0]), or_frequent=True), opened, 48).classes == few.classes
-    assert held_out(Tsne((3,), (1, 99), or_frequent=True), opened, 48).classes == few.classes
+    with pytest.raises(InputError, match=rf"class {absent} \({sample.CLASSES[absent]}\), but the last third .* no image"):
+        held_out(TsneSpec(blocks=(3,), classes=(absent, few.classes[0])), opened, 48)
+    for lacking in ((absent, few.classes[0]), (1, 99)):
+        assert held_out(TsneSpec(blocks=(3,), classes=lacking, or_frequent=True), opened, 48).classes == few.classes
 
 
 def test_too_few_pictures_and_pictures_without_labels_are_refused() -> None:
-    with pytest.raises(InputError, match="needs at least 2 classes and 6 labelled pictures in the last third"):
-        held_out(Tsne((3,)), open_domains("embedded", 10), images=12, batch=4)
+    with pytest.raises(InputError, match="needs at least 2 classes and 6 labelled images in the last third"):
+        held_out(TsneSpec(blocks=(3,)), open_domains("embedded", 10), images=12, batch=4)
     unlabelled = open_domains("embedded", 10)
     nameless = replace(unlabelled.domains[0], images=replace(unlabelled.domains[0].images, labels=None))
     with pytest.raises(InputError, match="there are 0 and 0"):
-        held_out(Tsne((3,)), replace(unlabelled, domains=(nameless,)))
+        held_out(TsneSpec(blocks=(3,)), replace(unlabelled, domains=(nameless,)))
 
 
 def test_labels_of_data_with_fewer_classes_are_the_models_classes() -> None:
@@ -160,12 +164,12 @@ def test_labels_of_data_with_fewer_classes_are_the_models_classes() -> None:
     whole = opened.domains[0].images
     halved = replace(whole, labels=[label // 2 for label in whole.labels])
     masked = replace(opened, domains=(replace(opened.domains[0], images=halved),), classes=(1, 3, 5, 7, 9))
-    found = held_out(Tsne((3,)), masked)
-    assert found.classes == (1, 3, 5, 7, 9)
-    assert found.names == tuple(sample.CLASSES[label] for label in (1, 3, 5, 7, 9))
+    found = held_out(TsneSpec(blocks=(3,)), masked)
+    assert found.classes == [1, 3, 5, 7, 9]
+    assert found.names == [sample.CLASSES[label] for label in (1, 3, 5, 7, 9)]
     (segment,) = found.stream.segments
-    assert [halved.labels[position] for _, position in segment.indices] == list(found.labels)
-    assert set(held_out(Tsne((3,), (9, 5)), masked).labels) == {0, 1}
+    assert [halved.labels[position] for _, position in segment.indices] == found.labels
+    assert set(held_out(TsneSpec(blocks=(3,), classes=(9, 5)), masked).labels) == {0, 1}
 
 
 def test_several_seeds_hold_out_other_pictures_also_without_adaptation() -> None:
@@ -177,4 +181,4 @@ def test_several_seeds_hold_out_other_pictures_also_without_adaptation() -> None
         ("navia", 1),
     ]
     with pytest.raises(NaviaError, match="200 batches to adapt to"):
-        run_cell(replace(both()[0], adapt_for=200))
+        run_cell(both()[0].model_copy(update={"adapt_for": 200}))

@@ -15,7 +15,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from navia.bench.grid import run_grid
-from navia.bench.reference import TABLES, label_of, published, reference
+from navia.bench.presets import TABLES, label_of, published, reference
 from navia.bench.store import Store
 from navia.cli.report import report
 from navia.data.corruptions import CORRUPTIONS, names
@@ -574,10 +574,10 @@ def test_published_averages_are_those_of_the_published_values() -> None:
 
 
 def test_every_published_label_is_one_of_the_preset() -> None:
-    from navia.bench.presets import named
+    from navia.bench.presets import load_spec
 
     for name in TABLES:
-        spec = named(f"paper-{name}")
+        spec = load_spec(f"paper-{name}")
         assert spec.reference == name
         assert set(reference(name)) <= {run.label for run in spec.runs}
     assert published("NAVIA_8").values["imagenet-c"] == 69.8
@@ -835,7 +835,7 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert {"accuracy-cost", "accuracy-latency", "domains", "running", "convergence", "rates-eta_delta"} <= drawn
     assert all(path.stat().st_size > 2000 for path in out.glob("table1-*"))
     html = (out / "index.html").read_text()
-    rows = Store(real).rows()
+    rows = [row.as_json() for row in Store(real).rows()]
     for row in rows:
         assert row["key"] in html
     table = only(tabulate(rows))

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,7 +46,7 @@ def spec() -> Spec:
 
 def kept(spec: Spec) -> dict[str, Any]:
     """As `navia bench` keeps it beside the rows."""
-    asked = [{"key": cell.key, **asdict(cell), "options": json.loads(cell.options)} for cell in cells(spec)]
+    asked = [{"key": cell.key, **cell.model_dump(mode="json")} for cell in cells(spec)]
     return {"name": "study", "order": 0, "spec": spec.model_dump(mode="json"), "cells": asked}
 
 

@@ -40,7 +40,7 @@ def test_both_files_have_a_row_per_run_and_a_column_per_block(real: Path) -> Non
     assert (real / "report" / "table1-tsne.png").stat().st_size > 10_000
     drawing = (real / "report" / "table1-tsne.svg").read_text()
     for row in Store(real).rows():
-        trace = Store(real).trace(row["key"])["tsne"]
+        trace = Store(real).trace(row.key)["tsne"]
         for panel in trace["panels"]:
             assert f"block {panel['block']}: 5-NN accuracy {100 * panel['neighbours']:.0f} %" in drawing
         assert all(f">{name}<" in drawing for name in trace["names"])
@@ -54,7 +54,7 @@ def test_the_page_has_every_point_with_its_class_and_says_what_the_picture_canno
     section = html[html.index("What the blocks tell apart</h2>") :].partition("</section>")[0]
     parsed = Parsed(f"<div><h2>{section}</div>")
     assert len(parsed.all("svg", "plot")) == 2 * 3
-    traces = [Store(real).trace(row["key"])["tsne"] for row in Store(real).rows()]
+    traces = [Store(real).trace(row.key)["tsne"] for row in Store(real).rows()]
     wanted = [trace["names"][place] for trace in traces for _ in trace["panels"] for place in trace["labels"]]
     assert [json.loads(point["data-tip"])["head"] for point in parsed.all("g", "point")] == wanted
     assert len(parsed.all("li")) == len(traces[0]["names"])

@@ -315,11 +315,7 @@ def test_control_and_status(server: Server, tmp_path: Path) -> None:
 
 
 def _source() -> navia.SourceStatistics:
-    from navia.cli.terminal import source_statistics
-
-    found = source_statistics(navia.load("embedded"), "embedded", "tome:24")
-    assert found is not None
-    return found
+    return navia.SourceStatistics.measure(navia.load("embedded"), "embedded", "tome:24")
 
 
 def test_a_delta_of_another_set_up_is_refused(server: Server, tmp_path: Path) -> None:

@@ -188,3 +188,33 @@ def _add_squared_gradients(importance: dict[str, Tensor], model: ViT, logits: Te
     loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
     for (name, _), gradient in zip(tuned.items(), torch.autograd.grad(loss, list(tuned.values())), strict=True):
         importance[name] = importance.get(name, torch.zeros_like(gradient)) + gradient.square()
+
+
+def open_source_statistics(
+    vit: ViT,
+    source: SourceStatistics | Images,
+    reduce: ReducerLike = None,
+    *,
+    method: str | None = None,
+    fisher: bool = False,
+    limit: int | None = None,
+) -> SourceStatistics:
+    """Get source statistics from anything that a user may give as the source.
+
+    Args:
+        vit: The model that will be adapted.
+        source: Statistics (returned as they are), a file from `navia stats`, or clean images: a folder, "embedded",
+            "datasets:NAME", a tensor or a loader.
+        reduce: The reducer that adaptation will use.
+        method: Also measure the Fisher information if this method needs it.
+        fisher: Measure it in any case.
+        limit: At most so many images; by default 64 of a folder or data set, and all of a tensor or loader.
+    """
+    from navia.methods.base import METHODS
+
+    if isinstance(source, SourceStatistics):
+        return source
+    if isinstance(source, str | Path) and Path(source).is_file():
+        return SourceStatistics.load(source)
+    fisher = fisher or (method is not None and METHODS.get(method).needs_fisher)
+    return SourceStatistics.measure(vit, source, reduce, fisher=fisher, limit=limit)

@@ -3,12 +3,11 @@
 import functools
 import hashlib
 import json
-import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from torch import Tensor
 
 from navia import __version__
 from navia.adaptation.adapter import Adapter, adapt
-from navia.adaptation.statistics import SourceStatistics
-from navia.bench.inputs import Inputs, checkpoint_digest, model_digest, names_and_sizes
-from navia.bench.realtime import on_the_clock, step_ratio
-from navia.bench.run import Answered, adapt_then_score, run
-from navia.bench.tsne import Tsne, look, shown
+from navia.adaptation.statistics import SourceStatistics, open_source_statistics
+from navia.bench.digests import FileStamps, checkpoint_digest, model_digest, names_and_sizes
+from navia.bench.row import Row, Settings
+from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, step_ratio
+from navia.bench.tsne import select_images, tsne_panels
 from navia.data.loader import Loader
 from navia.data.sources import (
     SHIFTED_LAYOUTS,
@@ -48,80 +47,32 @@ from navia.models.device import find_device
 from navia.models.labels import class_names
 from navia.models.load import load
 
-_DIGESTED = {
-    "model_digest": "model",
-    "checkpoint_digest": "checkpoint",
-    "data_digest": "data",
-    "source_digest": "source_path",
-}  # the digest of what each path leads to
+Trace = dict[str, Any]  # per batch and image, for the report; see `_trace`
+
+_PATHS = {"model": "model", "checkpoint": "checkpoint", "data": "data", "source": "source_path"}  # by the names of digests
 
 
-@dataclass(frozen=True)
-class Cell:
-    """All that decides a row, in plain values.
+class Cell(Settings):
+    """One combination of a grid.
 
-    The key is a digest of them, and a finished cell is known by it. A path is no part of the key where what it leads to is
-    there: the digest of the weights or images stands for it (see `inputs.py`). So the key is the same however a path is
-    written and wherever the files lie, and another one once they have changed. The fields keep the paths as they were
-    written, for display and for reading. What has no local files (a name on a hub, the embedded sample) counts by its name.
+    A finished cell is recognised by its key, a digest of the settings. Where there are local files, their digest stands for
+    the path in the key: it is the same however a path is written and wherever the files are, and another one once they have
+    changed. What has no local files (a name on a hub, the embedded sample) counts by its name.
     """
-
-    model: str
-    checkpoint: str | None
-    crop_only: bool
-    data: str
-    domain: str  # one corruption or part; "" for a stream over all of `domains`
-    domains: tuple[str, ...]
-    corrupted: bool  # made on the way, or found so
-    severity: int
-    stream: str
-    images: int | None
-    label_shift: float | None
-    source_images: int
-    source_path: str | None
-    method: str
-    reduce: str
-    options: str  # as JSON, so that a cell can be hashed
-    realtime: bool
-    adapt_for: int | None
-    seed: int
-    batch: int
-    label: str | None = field(default=None, compare=False)
-    tsne: Tsne | None = None
-    guarded: bool = True
-    model_digest: str | None = None  # of the folder that `model` names
-    checkpoint_digest: str | None = None
-    data_digest: str | None = None  # names and sizes of the images of `domains`
-    source_digest: str | None = None  # of `source_path`
-    plugin_digest: str | None = None  # of the files in which the method or reducer is written, where they are not navia's
-    times_digest: str | None = field(default=None, compare=False)  # when images of the data and the source were written
 
     @property
     def key(self) -> str:
-        values = asdict(self)
-        for name in ("label", "times_digest"):
-            values.pop(name)
-        # rows have had their keys since before there were these
-        for name, usual in (
-            ("tsne", None),
-            ("guarded", True),
-            ("plugin_digest", None),
-            *((name, None) for name in _DIGESTED),
-        ):
-            if values[name] == usual:
-                values.pop(name)
-        for name, path in _DIGESTED.items():
-            if name in values:
-                values.pop(path)
-        if (
-            self.data_digest is not None and not self.corrupted
-        ):  # it holds the names of parts; others are called by their path
+        values = self.model_dump() | {"options": json.dumps(self.options, sort_keys=True)}
+        del values["label"], values["times_digest"]
+        for name, path in _PATHS.items():
+            if values[f"{name}_digest"] is not None:
+                del values[path]
+        for name, field in Settings.model_fields.items():  # what older rows lack counts only if it is not the default
+            if not field.is_required() and values.get(name) == field.default:
+                values.pop(name, None)
+        if self.data_digest is not None and not self.corrupted:  # it holds the names of parts; others are paths
             del values["domain"], values["domains"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-    def values(self) -> dict[str, Any]:
-        """All fields as plain values, the options as a dictionary."""
-        return {**asdict(self), "options": json.loads(self.options)}
 
     @property
     def title(self) -> str:
@@ -129,87 +80,73 @@ class Cell:
 
     @property
     def setting(self) -> str:
-        """'contrast navia+tome:8 (budget=4) seed 1': what tells the cells of one model apart."""
-        more = [f"{name}={value}" for name, value in json.loads(self.options).items()]
+        """What tells the cells of one model apart: 'contrast navia+tome:8 (budget=4) seed 1'."""
+        more = [f"{name}={value}" for name, value in self.options.items()]
         more += ["in real time"] * self.realtime + ["without guard"] * (not self.guarded)
         more += [] if self.adapt_for is None else [f"{self.adapt_for} batches"]
-        told = f" ({', '.join(more)})" if more else ""
-        return f"{self.domain or self.stream} {self.method}+{self.reduce}{told} seed {self.seed}"
+        extra = f" ({', '.join(more)})" if more else ""
+        return f"{self.domain or self.stream} {self.method}+{self.reduce}{extra} seed {self.seed}"
+
+    def work(self, images: float = 1) -> float:
+        """Rough cost in dense forwards of one image. images: per domain, where the cell has no limit."""
+        return METHODS.get(self.method).relative_cost * (self.images or images) * len(self.domains)
 
 
-def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Row and trace of one cell, from scratch."""
-    vit = _model_of(cell)
-    opened, clean = _data(cell)
-    domains = _streamed(cell, opened)
-    stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift)
-    source = None if clean is None else _statistics(cell, clean, workers)
-    options = json.loads(cell.options)
-    adapter = _adapter(cell, vit, opened, source, options)
+def run_cell(cell: Cell, workers: int = 0) -> tuple[Row, Trace]:
+    """Run one cell from scratch. workers: processes that decode images."""
+    vit = _load_model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
+    opened, clean = _open_data(cell, vit)
+    domains, shift = _domains(cell, opened), cell.label_shift
+    stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)
+    source = None
+    if clean is not None:
+        images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
+        source = open_source_statistics(vit, images, cell.reduce, method=cell.method)
+    adapter = _adapter(cell, vit, opened, source)
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
-    pictures = None if cell.tsne is None else shown(cell.tsne, vit, opened, loader)
+    held_out, shown = (None, {}) if cell.tsne is None else select_images(cell.tsne, vit, opened, loader)
     started = time.time()
     ratio = step_ratio(vit, adapter, next(iter(loader)).images) if cell.realtime else None
     if ratio is not None:
-        stream_of_answers = on_the_clock(adapter, loader, ratio)
+        batches = run_realtime(adapter, loader, ratio)
     elif cell.adapt_for is not None:
-        stream_of_answers = adapt_then_score(adapter, loader, cell.adapt_for)
+        batches = adapt_then_score(adapter, loader, cell.adapt_for)
     else:
-        stream_of_answers = run(adapter, loader)
-    answers: list[Answered] = []
-    peak_mib = peak_memory(lambda: answers.extend(map(_without_images, stream_of_answers)), vit.device)
-    trace = _trace(answers) | {"scored": _scored(answers, loader)}
-    if pictures is not None:
-        trace["tsne"] = look(adapter, pictures, cell.batch, workers)
-    row = {
+        batches = run_stream(adapter, loader)
+    results: list[BatchResult] = []
+    peak_mib = peak_memory(lambda: results.extend(map(_without_images, batches)), vit.device)
+    trace = _trace(results) | {"scored": _scored(results, loader)}
+    if cell.tsne is not None and held_out is not None:
+        panels = tsne_panels(adapter, cell.tsne.blocks, held_out, shown["labels"], cell.batch, workers)
+        trace["tsne"] = {**shown, "panels": panels}
+    counted = cost(vit, cell.reduce, method=cell.method, options=cell.options)
+    values = {
         "key": cell.key,
-        **cell.values(),
+        **cell.model_dump(),
         "realtime_ratio": ratio,
-        **_scores(answers),
-        "collapsed": next((a.batch.number for a in answers if bool(_broken(a.logits).any())), None),
-        **_costs(vit, cell, answers),
+        **_scores(results),
+        "collapsed": next((r.batch.number for r in results if not bool(_finite_rows(r.logits).all())), None),
+        "gmacs": counted.gmacs,
+        "gmacs_paper": counted.gmacs_paper,
+        "trainable": counted.trainable,
+        "ms_per_image": _ms_per_image(results),
         "peak_mib": peak_mib,
-        "guard": [f"batch {a.batch.number}: {a.step.guard}" for a in answers if a.step.guard],
+        "guard": [f"batch {r.batch.number}: {r.step.guard}" for r in results if r.step.guard],
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
         "wall_seconds": time.time() - started,
         "fingerprint": _fingerprint(vit, cell, opened, stream, source),
     }
-    return finite(row), finite(trace)
+    return Row.model_validate(_finite(values)), _finite(trace)
 
 
-def finite(value: Any) -> Any:
-    """The same with None in place of every number that JSON cannot hold."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(finite, value))
-    return value
-
-
-def _broken(logits: Tensor) -> Tensor:
-    """[B] images without a prediction: a run without the guard may end in NaN, and what it answers then is wrong."""
-    return ~torch.isfinite(logits).all(dim=1)
-
-
-def _right(answered: Answered) -> Tensor:
-    """[B] images whose prediction is their label."""
-    return (answered.logits.argmax(dim=1) == answered.batch.labels) & ~_broken(answered.logits)
-
-
-def _without_images(answered: Answered) -> Answered:
-    """Scores need the labels alone; 50,000 images of 224 px would take 28 GiB."""
-    return replace(answered, batch=replace(answered.batch, images=answered.batch.images[:0].clone()))
-
-
-def _model_of(cell: Cell) -> ViT:
-    return _model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
+def _finite(values: Any) -> Any:
+    """As JSON values, with None in place of every number that JSON cannot hold."""
+    return json.loads(json.dumps(values), parse_constant=lambda _: None)
 
 
 @functools.lru_cache(maxsize=2)
-def _model(name: str, checkpoint: str | None, crop_only: bool, of_model: str | None, of_checkpoint: str | None) -> ViT:
-    """The digests decide whether a model that was loaded before is still the one that is asked for."""
+def _load_model(name: str, checkpoint: str | None, crop_only: bool, of_model: str | None, of_checkpoint: str | None) -> ViT:
+    """The digests decide whether a model that was loaded before can be used again."""
     if of_model is not None:
         name = f"hf:{expand_user(name.removeprefix('hf:'))}"
     vit = load(name, checkpoint=None if checkpoint is None else expand_user(checkpoint)).to(find_device())
@@ -224,15 +161,12 @@ def _changed(path: str) -> str:
     return f"{path!r} has changed, or is another one here, since the benchmark began: start it again"
 
 
-def _data(cell: Cell) -> tuple[OpenedData, Domain | None]:
-    """Domains without the source images, and the source images; None: the data has no clean ones."""
-    vit = _model_of(cell)
-    names = class_names(vit)
-    made = cell.domains if cell.corrupted else ()
+def _open_data(cell: Cell, vit: ViT) -> tuple[OpenedData, Domain | None]:
+    """Domains without the source images, and the source images; None if the data has no clean ones."""
     _check_unchanged(cell.data, cell.domains, cell.corrupted, cell.source_path, cell.data_digest, cell.source_digest)
     opened = open_domains(
-        cell.data, vit.num_classes, names, corruptions=made, severity=cell.severity, parts=cell.domains,
-        scanner=_lister(cell.data_digest),
+        cell.data, vit.num_classes, class_names(vit), corruptions=cell.domains if cell.corrupted else (),
+        severity=cell.severity, parts=cell.domains, scanner=_lister(cell.data_digest),
     )  # fmt: skip
     if cell.source_path is not None:
         return opened, open_source(cell.source_path, cell.source_images, _lister(cell.source_digest))
@@ -242,13 +176,13 @@ def _data(cell: Cell) -> tuple[OpenedData, Domain | None]:
 
 
 def _lister(digest: str | None) -> Callable[[Path], Folder]:
-    return scan if digest is None else functools.partial(_listing, digest)
+    return scan if digest is None else functools.partial(_scan_once, digest)
 
 
 @functools.lru_cache(maxsize=16)
-def _listing(digest: str, folder: Path) -> Folder:
-    """The next cells mostly want the same pictures. 50,000 of them take 26 MB; 16 are the corruptions of one severity and
-    the source. digest: of what the folder is a part of; once that changed, it is listed again."""
+def _scan_once(digest: str, folder: Path) -> Folder:
+    """Most cells want the same images. 50,000 of them take 26 MB; 16 are the corruptions of one severity and the source.
+    digest: of the data that the folder is part of; if that has changed, the folder is listed again."""
     return scan(folder)
 
 
@@ -256,17 +190,15 @@ def _listing(digest: str, folder: Path) -> Folder:
 def _check_unchanged(
     data: str, domains: tuple[str, ...], corrupted: bool, source: str | None, of_data: str | None, of_source: str | None
 ) -> None:
-    """Once in every process: workers may see other files, and some may have changed since the digests were made."""
-    inputs = Inputs()
-    if of_data is not None:
-        stamps = inputs.stamps(inputs.data(data), domains, corrupted)
-        if names_and_sizes(stamps) != of_data:
-            raise InputError(_changed(data))
-    if of_source is not None and source is not None and names_and_sizes(inputs.source(source)) != of_source:
+    """Once per process: workers may see other files, and some may have changed since the digests were made."""
+    files = FileStamps()
+    if of_data is not None and names_and_sizes(files.stamps(files.data(data), domains, corrupted)) != of_data:
+        raise InputError(_changed(data))
+    if of_source is not None and source is not None and names_and_sizes(files.source(source)) != of_source:
         raise InputError(_changed(source))
 
 
-def _streamed(cell: Cell, opened: OpenedData) -> list[Domain]:
+def _domains(cell: Cell, opened: OpenedData) -> list[Domain]:
     """The domains that the cell names, in its order."""
     by_name = {domain.name: domain for domain in opened.domains}
     domains = [by_name[name] for name in cell.domains]
@@ -276,104 +208,93 @@ def _streamed(cell: Cell, opened: OpenedData) -> list[Domain]:
     return domains
 
 
-def _statistics(cell: Cell, clean: Domain, workers: int) -> SourceStatistics:
-    vit = _model_of(cell)
-    batches = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
-    images: Iterator[Tensor] = (batch.images for batch in batches)
-    return SourceStatistics.measure(vit, images, cell.reduce, fisher=METHODS.get(cell.method).needs_fisher)
-
-
-def _adapter(cell: Cell, vit: ViT, opened: OpenedData, source: SourceStatistics | None, options: dict[str, Any]) -> Adapter:
-    seed, classes = 2020 + cell.seed, opened.classes
+def _adapter(cell: Cell, vit: ViT, opened: OpenedData, source: SourceStatistics | None) -> Adapter:
+    fixed: dict[str, Any] = {"classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
     try:
-        return adapt(vit, cell.method, cell.reduce, source, classes=classes, guard=cell.guarded, seed=seed, **options)
+        return adapt(vit, cell.method, cell.reduce, source, **fixed, **cell.options)
     except SourceError as error:
         if source is None:
             raise InputError(f"method {cell.method!r} needs a source, and {shifted_message(opened)}") from error
         raise
 
 
-def _scores(answers: Sequence[Answered]) -> dict[str, Any]:
-    """Of all answers, each given when its batch came. Where a logit is not finite the image counts as wrong, and of all
-    together there is neither a likelihood nor a calibration error."""
-    logits = torch.cat([a.logits for a in answers])
-    labels = torch.cat([a.batch.labels for a in answers])
-    whole = ~_broken(logits)
-    count, correct = len(labels), int(sum(int(_right(a).sum()) for a in answers))
+def _without_images(result: BatchResult) -> BatchResult:
+    """Scores need the labels alone; 50,000 images of 224 px would take 28 GiB."""
+    return replace(result, batch=replace(result.batch, images=result.batch.images[:0].clone()))
+
+
+def _finite_rows(logits: Tensor) -> Tensor:
+    """[B] images with a prediction: a run without the guard may end in NaN, which counts as wrong."""
+    return torch.isfinite(logits).all(dim=1)
+
+
+def _correct(result: BatchResult) -> Tensor:
+    """[B] images whose prediction is their label."""
+    return (result.logits.argmax(dim=1) == result.batch.labels) & _finite_rows(result.logits)
+
+
+def _scores(results: Sequence[BatchResult]) -> dict[str, Any]:
+    """Of all predictions. An image whose logits are not finite counts as wrong, and then there is neither a likelihood nor a
+    calibration error."""
+    logits = torch.cat([r.logits for r in results])
+    labels = torch.cat([r.batch.labels for r in results])
+    finite = _finite_rows(logits)
+    count, correct = len(labels), sum(int(_correct(r).sum()) for r in results)
     low, high = wilson(correct, count)
-    top5 = top_k(logits[whole], labels[whole], 5) * int(whole.sum()) / count if bool(whole.any()) else 0.0
-    of_all = {"ece": ece(logits, labels), "nll": nll(logits, labels)} if bool(whole.all()) else {"ece": None, "nll": None}
-    return {"count": count, "correct": correct, "top1": correct / count, "top5": top5, **of_all, "low": low, "high": high}
+    top5 = top_k(logits[finite], labels[finite], 5) * int(finite.sum()) / count if bool(finite.any()) else 0.0
+    scores = {"count": count, "correct": correct, "top1": correct / count, "top5": top5, "low": low, "high": high}
+    whole = bool(finite.all())
+    return {**scores, "ece": ece(logits, labels) if whole else None, "nll": nll(logits, labels) if whole else None}
 
 
-def _costs(vit: ViT, cell: Cell, answers: Sequence[Answered]) -> dict[str, Any]:
-    counted = cost(vit, cell.reduce, method=cell.method, options=json.loads(cell.options))
-    return {
-        "gmacs": counted.gmacs,
-        "gmacs_paper": counted.gmacs_paper,
-        "trainable": counted.trainable,
-        "ms_per_image": _pace(answers),
-    }
-
-
-def _pace(answers: Sequence[Answered]) -> float:
-    """Milliseconds per image of a whole step; batches that a clock let pass without an update are none."""
-    steps = [a.step for a in answers if a.step.seconds_update] or [a.step for a in answers]
+def _ms_per_image(results: Sequence[BatchResult]) -> float:
+    """Median over the steps with an update: in real time some batches are predicted only."""
+    steps = [r.step for r in results if r.step.seconds_update] or [r.step for r in results]
     return 1000 * statistics.median((step.seconds_predict + step.seconds_update) / step.images for step in steps)
 
 
-def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
-    """Right answers per batch and which classes were answered, which the report draws; the rest of each step, for people."""
-    classes = torch.cat([a.logits for a in answers]).shape[1]
-    predicted = torch.bincount(torch.cat([a.logits.argmax(dim=1)[~_broken(a.logits)] for a in answers]), minlength=classes)
-    return {
-        "right": [int(_right(a).sum()) for a in answers],
-        "images": [len(a.batch.labels) for a in answers],
-        "entropy": [a.step.entropy for a in answers],
-        "discrepancy": [a.step.discrepancy for a in answers],
-        "loss": [a.step.loss for a in answers],
-        "kept": [a.step.kept for a in answers],
-        "predicted": predicted.tolist(),
-    }
+def _trace(results: Sequence[BatchResult]) -> Trace:
+    """Correct predictions per batch and predicted classes, which the report draws; the rest of each step, for people."""
+    logits = torch.cat([r.logits for r in results])
+    predicted = torch.bincount(logits.argmax(dim=1)[_finite_rows(logits)], minlength=logits.shape[1])
+    steps = {name: [getattr(r.step, name) for r in results] for name in ("entropy", "discrepancy", "loss", "kept")}
+    counts = {"right": [int(_correct(r).sum()) for r in results], "images": [len(r.batch.labels) for r in results]}
+    return {**counts, **steps, "predicted": predicted.tolist()}
 
 
-def _scored(answers: Sequence[Answered], loader: Loader) -> list[dict[str, Any]]:
-    """For each domain which images were scored and which of these were answered right: a bit for each image of its
-    collection, packed as hexadecimal digits. Equal collections have equal images at equal places."""
+def _scored(results: Sequence[BatchResult], loader: Loader) -> list[dict[str, Any]]:
+    """Which images of each domain were scored, and which of these were correct: one bit per image of the collection, packed
+    as hexadecimal digits. Equal collections have equal images at equal positions."""
     found = []
-    shots = torch.tensor([shot[1:] for a in answers for shot in loader.plan[a.batch.number]])
-    right = torch.cat([(a.logits.argmax(dim=1) == a.batch.labels) & a.logits.isfinite().all(dim=1) for a in answers])
+    shots = torch.tensor([shot[1:] for r in results for shot in loader.plan[r.batch.number]])
+    correct = torch.cat([_correct(r) for r in results])
     for number, domain in enumerate(loader.stream.domains):
         own, collection = shots[:, 0] == number, domain.images
-        seen, correct = (np.zeros(len(collection), dtype=bool) for _ in range(2))
-        seen[shots[own, 1].numpy()] = True
-        correct[shots[own & right, 1].numpy()] = True
-        names = hashlib.sha256(
-            "\n".join(collection.name(i) for i in range(len(collection))).encode(errors="surrogateescape")
-        )
-        bits = {name: np.packbits(mask).tobytes().hex() for name, mask in (("seen", seen), ("right", correct))}
-        found.append({"collection": names.hexdigest()[:16], "images": len(collection), **bits})
+        names = "\n".join(collection.name(i) for i in range(len(collection)))
+        digest = hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
+        entry: dict[str, Any] = {"collection": digest, "images": len(collection)}
+        for name, mask in (("seen", own), ("right", own & correct)):
+            bits = np.zeros(len(collection), dtype=bool)
+            bits[shots[mask, 1].numpy()] = True
+            entry[name] = np.packbits(bits).tobytes().hex()
+        found.append(entry)
     return found
 
 
-def _fingerprint(
-    vit: ViT, cell: Cell, opened: OpenedData, stream: Stream, source: SourceStatistics | None
-) -> dict[str, Any]:
-    """What two rows must share to be put side by side, and what made each."""
+def _fingerprint(vit: ViT, cell: Cell, opened: OpenedData, stream: Stream, source: SourceStatistics | None) -> Any:
     names = hashlib.sha256()
     for segment in stream.segments:
         for domain, position in segment.indices:
             names.update(to_bytes(stream.domains[domain].images.name(int(position))))
-    made = "made here" if cell.corrupted else "as found"
     return {
         "weights": fingerprint(vit)[:16],
         "preprocessing": vit.preprocessing.describe(),
-        "data": f"{opened.kind}, {made}",
+        "data": f"{opened.kind}, {'made here' if cell.corrupted else 'as found'}",
         "pictures": names.hexdigest()[:16],
         "images": len(stream),
         "classes": len(opened.classes) if opened.classes else vit.num_classes,
         "reset": cell.stream,
-        "source": source and {"images": source.provenance.count, "reduce": source.provenance.reduce},
+        "source": None if source is None else {"images": source.provenance.count, "reduce": source.provenance.reduce},
         "versions": {"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "threads": torch.get_num_threads(),
         "device": vit.device.type,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
-from navia.bench.run import run
+from navia.bench.run import run_stream as run
 from navia.data.loader import Batch, Loader
 from navia.data.sources import Domain
 from navia.data.streams import make_stream

@@ -1,9 +1,9 @@
-"""Answers of one run as a CSV file that survives being killed.
+"""Predictions of `navia run` as a CSV file that survives a kill, and what a run shows about itself without labels.
 
-Rows are appended batch by batch. Every so often the adapter's state is saved beside them (`FILE.state`) together with
-the number of bytes that belong to it; after a kill the file is cut back to these bytes and the stream goes on from
-there, so that the finished file is that of an undisturbed run, to the byte. A state is saved between two batches only:
-within one, the adapter is neither what answered the rows so far nor what will answer the next.
+Rows are appended batch by batch. Every so often the adapter's state is saved beside them (`FILE.state`) with the number of
+bytes that belong to it; after a kill the file is cut back to these bytes and the stream continues from there, so that the
+finished file is that of an undisturbed run, to the byte. A state is saved between two batches only: within one, the adapter
+is neither what predicted the rows so far nor what will predict the next.
 """
 
 import contextlib
@@ -11,9 +11,11 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -24,25 +26,26 @@ from torch import Tensor
 from navia import __version__
 from navia.adaptation.adapter import Adapter
 from navia.adaptation.statistics import SourceStatistics
-from navia.bench.observed import Observed, spread_of
-from navia.bench.run import Answered
+from navia.bench.run import BatchResult
 from navia.data.loader import Batch
 from navia.data.streams import Stream
 from navia.errors import InputError
 from navia.evaluation.metrics import calibration_error, wilson
 from navia.interrupts import interrupts_held_back
 from navia.io import atomic_write, lock_file, to_bytes
-from navia.methods.features import entropy
+from navia.methods.features import effective_classes, entropy
 from navia.methods.parameters import fingerprint
 from navia.models.base import ViT
+from navia.models.forward import forward
 
 COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")  # truth only where labels are known
-WORKERS_OUTLIVE = 8.0  # seconds; the decoding processes of a killed run notice after 5, and until then may hold its lock
+LOCK_TIMEOUT = 8.0  # seconds; the decoding processes of a killed run notice after 5, and hold its file until then
+EDGE = 3  # batches that the first and the last discrepancy are means of
 
 
 @dataclass(frozen=True)
-class Judged:
-    """How right the answers were: share, its 95 % interval, expected calibration error."""
+class Accuracy:
+    """Top-1 accuracy, its 95 % interval, and the expected calibration error."""
 
     top1: float
     low: float
@@ -52,16 +55,90 @@ class Judged:
 
 @dataclass(frozen=True)
 class Score:
-    """How one domain was answered; judged is None where no label is known."""
+    """Of one domain. judged: None where no label is known."""
 
     images: int
     entropy: float
-    judged: Judged | None
+    judged: Accuracy | None
+
+
+@dataclass
+class Observed:
+    """What a run shows without labels, collected batch by batch so that a run that continues collects the same.
+
+    first, last, batches: discrepancies of the first and last batches by domain ("" for all), and of how many batches they
+    are known. compared: images that the source model predicted too; changed: how many of them it predicts otherwise;
+    predicted, source_predicted: how often each class was predicted on these, by the adapted and the source model.
+    """
+
+    first: dict[str, list[float]] = field(default_factory=dict)
+    last: dict[str, list[float]] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+    compared: int = 0
+    changed: int = 0
+    predicted: dict[int, int] = field(default_factory=dict)
+    source_predicted: dict[int, int] = field(default_factory=dict)
+
+    def add(self, result: BatchResult) -> None:
+        value, domains = result.step.discrepancy, set(result.batch.domains)
+        if value is not None and math.isfinite(value):
+            for domain in ("", *(domains if len(domains) == 1 else ())):
+                self.batches[domain] = self.batches.get(domain, 0) + 1
+                self.first[domain] = [*self.first.get(domain, []), value][:EDGE]
+                self.last[domain] = [*self.last.get(domain, []), value][-EDGE:]
+        if result.source is not None:
+            ours, theirs = result.logits.argmax(dim=1), result.source.argmax(dim=1)
+            self.compared += len(ours)
+            self.changed += int((ours != theirs).sum())
+            self.predicted = dict(Counter(self.predicted) + Counter(ours.tolist()))
+            self.source_predicted = dict(Counter(self.source_predicted) + Counter(theirs.tolist()))
+
+    def discrepancy(self, domain: str = "") -> tuple[float, float] | None:
+        """Mean of the first and of the last 3 batches (or half of fewer than 6); None if fewer than two are known."""
+        few = min(EDGE, self.batches.get(domain, 0) // 2)
+        return (sum(self.first[domain][:few]) / few, sum(self.last[domain][-few:]) / few) if few else None
+
+    def comparison(self) -> dict[str, float] | None:
+        """With the source model on the images that it predicted too: share of changed predictions, and the effective number
+        of classes that each predicted; None if it predicted none."""
+        return {
+            "images": self.compared,
+            "changed": self.changed / self.compared,
+            "effective_classes": _effective(self.predicted),
+            "source_effective_classes": _effective(self.source_predicted),
+        } if self.compared else None  # fmt: skip
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        pairs = {domain or "all": self.discrepancy(domain) for domain in self.batches}
+        discrepancy = {name: {"first": pair[0], "last": pair[1]} for name, pair in pairs.items() if pair}
+        return {"discrepancy": discrepancy, "source_model": self.comparison()}
+
+
+def _effective(counts: dict[int, int]) -> float:
+    """Effective number of classes: exp of the entropy of the counts; 1 if all predictions agree."""
+    return float(effective_classes(torch.tensor(list(counts.values()), dtype=torch.float64)))
+
+
+def source_model(adapter: Adapter, total: int | None, count: int) -> Callable[[Batch], Tensor | None]:
+    """Logits of the source model, without reduction, for `count` of the `total` batches, evenly spaced and with the last;
+    None for the others. If the total is not known: for batches 1, 2, 4, 8, ..."""
+    chosen = {(place + 1) * total // count - 1 for place in range(count)} if total is not None and count else set()
+
+    @torch.no_grad()
+    def predict(batch: Batch) -> Tensor | None:
+        number = batch.number
+        if number not in chosen and not (total is None and count and number & (number + 1) == 0):
+            return None
+        vit = adapter.source_vit
+        return forward(vit, batch.images.to(vit.device), classes=adapter.method.classes).logits.float().cpu()
+
+    return predict
 
 
 @dataclass
 class Progress:
-    """Where a run stands: what has to be known besides the rows to go on."""
+    """Where a run stands: what must be known besides the rows to continue."""
 
     settings: dict[str, Any]
     size: int = 0
@@ -74,26 +151,21 @@ class Progress:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """What the run that wrote `path` was told; nothing if there was none that could be gone on with."""
+    """Settings of the run that wrote `path`; empty if there is none to continue."""
     try:
-        found = torch.load(state_of(path), weights_only=True)["progress"]["settings"]
+        return dict(torch.load(f"{path}.state", weights_only=True)["progress"]["settings"])
     except Exception:  # `Predictions.begin` says what is wrong with it
         return {}
-    return dict(found)
-
-
-def state_of(path: Path) -> Path:
-    return path.with_name(path.name + ".state")
 
 
 def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream | None) -> dict[str, Any]:
-    """What must be the same for a stopped run to go on: weights, preprocessing, statistics, pictures and their order."""
-    pictures = hashlib.sha256()
+    """What must be the same to continue a run: weights, preprocessing, statistics, images and their order."""
+    images = hashlib.sha256()
     domains, segments = (stream.domains, stream.segments) if stream is not None else ((), ())
     for segment in segments:
-        pictures.update(to_bytes(segment.name))
+        images.update(to_bytes(segment.name))
         for domain, position in segment.indices:
-            pictures.update(to_bytes(domains[domain].images.name(position)))
+            images.update(to_bytes(domains[domain].images.name(position)))
     source = hashlib.sha256(statistics.mean.cpu().numpy().tobytes()).hexdigest()[:16] if statistics else None
     return {
         "model": vit.name,
@@ -101,25 +173,21 @@ def fingerprint_of(vit: ViT, statistics: SourceStatistics | None, stream: Stream
         "preprocessing": vit.preprocessing.as_dict(),
         "source statistics": source,
         "source images": statistics.provenance.count if statistics else None,
-        "pictures": pictures.hexdigest()[:16] if stream is not None else None,
+        "pictures": images.hexdigest()[:16] if stream is not None else None,
         "version": __version__,
     }
 
 
 class Predictions:
-    """`begin`, `take` or `add` every batch, `finish`; used as a context manager it saves its state on the way out.
-    labelled: the images may have labels, so that there is a column for them."""
+    """`begin`, `take` or `add` every batch, `finish`; as a context manager it saves its state on the way out. settings:
+    a run with others does not continue. every: seconds between saved states. labelled: there is a column for labels."""
 
     def __init__(
-        self,
-        path: Path,
-        settings: dict[str, Any],
-        class_names: Sequence[str] | None,
-        every: float = 30.0,
+        self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0,
         labelled: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path = path
-        self.state_path = state_of(path)
+        self.state_path = path.with_name(f"{path.name}.state")
         self.class_names = class_names
         self.every = every
         self.columns = [name for name in COLUMNS if labelled or name != "truth"]
@@ -130,45 +198,41 @@ class Predictions:
         self._opened: contextlib.ExitStack  # the file and its lock
 
     def begin(self, adapter: Adapter, restart: bool = False) -> Self:
-        """Start anew, or go on where an earlier run with the same settings was stopped. The file is this process's until it
-        is closed: two that append to it would mix their rows."""
+        """Start, or continue an earlier run with the same settings. The file is locked until it is closed: two processes
+        that append to it would mix their rows."""
         self.adapter = adapter
-        may_go_on = self.path.exists() and not restart
+        may_continue = self.path.exists() and not restart
         refusal = f"another run writes to {str(self.path)!r}: wait for it or take another --out"
-        try:
+        with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as undo:
-                undo.enter_context(lock_file(self.path.with_name(self.path.name + ".lock"), refusal, WORKERS_OUTLIVE))
+                undo.enter_context(lock_file(self.path.with_name(self.path.name + ".lock"), refusal, LOCK_TIMEOUT))
                 self.file = undo.enter_context(self.path.open("ab"))
-                known = self._read_state() if may_go_on else None
-                if known is None:
-                    self._start_anew(restart)
+                if may_continue and self.state_path.exists():
+                    self._continue()
                 else:
-                    self._continue(known)
+                    self._start(restart)
                 self._opened = undo.pop_all()
-        except OSError as error:
-            raise InputError(f"cannot write {str(self.path)!r}: {error}") from error
         return self
 
-    def take(self, answer: Callable[[], Answered], put_off: Callable[[], None] = lambda: None) -> Answered:
-        """Answer a batch and append its rows, both or none. A Ctrl-C calls `put_off` and waits for the end of it; a second
-        one does not, and then no state is saved: the run goes on from the last one."""
+    def take(self, predict: Callable[[], BatchResult], put_off: Callable[[], None] = lambda: None) -> BatchResult:
+        """Predict a batch and append its rows, both or none. A Ctrl-C calls `put_off` and waits for the end of the batch; a
+        second one does not, and then no state is saved: the run continues from the last one."""
         with interrupts_held_back(put_off):
             self.within_batch = True
-            answered = answer()
-            self.add(answered)
-        return answered
+            result = predict()
+            self.add(result)
+        return result
 
-    def add(self, answered: Answered) -> None:
+    def add(self, result: BatchResult) -> None:
         """Append the rows of a batch."""
         self.within_batch = True  # until its rows are written the adapter is ahead of them
-        batch, step = answered.batch, answered.step
-        rows = _rows(batch, answered.logits, self.class_names)
-        self._write("".join(_csv_line([row[name] for name in self.columns]) for row in rows))
-        self.progress.finished = False  # a watched folder that had been answered has got more pictures
+        batch, step = result.batch, result.step
+        self._write(_rows(batch, result.logits, self.class_names))
+        self.progress.finished = False  # a watched folder that was finished has got more images
         self.progress.batches = batch.number + 1
         self.progress.seconds += step.seconds_predict + step.seconds_update
-        self.progress.observed.add(answered)
+        self.progress.observed.add(result)
         if step.guard:
             self.progress.guard.append(f"batch {batch.number}: {step.guard}")
         self.within_batch = False
@@ -176,17 +240,19 @@ class Predictions:
             self.save()
 
     def names(self) -> list[str]:
-        """Pictures that were answered already."""
+        """Images that were predicted already."""
         return [row["path"] for row in self._read()]
 
     def save(self) -> None:
-        """Rows first, then the state that belongs to them, each for good before the next."""
-        self._sync()
+        """Write the rows, then the state that belongs to them; each is synced to disk before the next."""
+        with self._errors("; what was predicted before is kept"):
+            self.file.flush()
+            os.fsync(self.file.fileno())
         self.progress.size = self.file.tell()
         try:
             with atomic_write(self.state_path) as unfinished, unfinished.open("wb") as file:
                 torch.save({"progress": asdict(self.progress), "adapter": self.adapter.state_dict()}, file)
-        except (OSError, RuntimeError) as error:  # RuntimeError: torch's word for a full disk
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError when a disk is full
             raise InputError(f"cannot write {str(self.state_path)!r}: {error}; rows so far are kept") from error
         self._saved = time.monotonic()
 
@@ -203,8 +269,9 @@ class Predictions:
         return {**found, "": _score(rows)}
 
     def effective_classes(self) -> float | None:
-        """Effective number of the predicted classes; None before the first prediction."""
-        return spread_of(int(row["label"]) for row in self._read())
+        """Effective number of predicted classes; None before the first prediction."""
+        counts = Counter(int(row["label"]) for row in self._read())
+        return _effective(counts) if counts else None
 
     def __enter__(self) -> Self:
         return self
@@ -226,56 +293,48 @@ class Predictions:
         with self.path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             return list(csv.DictReader(file))
 
-    def _read_state(self) -> dict[str, Any] | None:
-        if not self.state_path.exists():
-            return None
+    def _start(self, restart: bool) -> None:
+        """Save a first state at once: rows without any are then somebody else's, or of a finished run."""
+        if not restart and self.path.read_bytes() not in (b"", ",".join(self.columns).encode() + b"\n"):
+            raise InputError(f"{str(self.path)!r} exists without a state to continue from: take another --out, or --restart")
+        self.state_path.unlink(missing_ok=True)
+        self.file.truncate(0)
+        self.file.seek(0)
+        self._write([{name: name for name in self.columns}])
+        self.save()
+
+    def _continue(self) -> None:
         try:
             state = torch.load(self.state_path, weights_only=True)
             progress = Progress(**state["progress"])
             progress.observed = Observed(**state["progress"]["observed"])
+            progress.unreadable = [(name, why) for name, why in progress.unreadable]
+            adapter_state = state["adapter"]
         except Exception as error:
-            raise InputError(f"{str(self.state_path)!r} is damaged ({error}); start anew with --restart") from error
+            raise InputError(f"{str(self.state_path)!r} is damaged ({error}); start again with --restart") from error
         ours, theirs = self.progress.settings, progress.settings
-        other = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
-        if other:
+        if other := sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)):
             was = ", ".join(f"{key} {theirs.get(key)!r} (now {ours.get(key)!r})" for key in other)
             raise InputError(f"{str(self.path)!r} was made with {was}: take another --out, or --restart")
-        return {"progress": progress, "adapter": state["adapter"]}
+        if self.path.stat().st_size < progress.size:
+            raise InputError(f"{str(self.path)!r} is shorter than when its state was saved; start again with --restart")
+        self.progress = progress
+        self.file.truncate(progress.size)
+        self.file.seek(progress.size)
+        self.adapter.load_state_dict(adapter_state)
 
-    def _start_anew(self, restart: bool) -> None:
-        """With a first state at once, so that rows without any are somebody else's, or of a finished run."""
-        head = _csv_line(self.columns)
-        if not restart and self.path.read_bytes() not in (b"", head.encode()):
-            raise InputError(f"{str(self.path)!r} exists and has no state to go on from: take another --out, or --restart")
-        self.state_path.unlink(missing_ok=True)
-        self._cut(0)
-        self._write(head)
-        self.save()
+    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
+        text = io.StringIO()
+        csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n").writerows(rows)
+        with self._errors("; what was predicted before is kept"):
+            self.file.write(to_bytes(text.getvalue()))
 
-    def _continue(self, known: dict[str, Any]) -> None:
-        self.progress = known["progress"]
-        self.progress.unreadable = [(name, why) for name, why in self.progress.unreadable]
-        if self.path.stat().st_size < self.progress.size:
-            raise InputError(f"{str(self.path)!r} is shorter than when its state was saved; start anew with --restart")
-        self._cut(self.progress.size)
-        self.adapter.load_state_dict(known["adapter"])
-
-    def _cut(self, size: int) -> None:
-        self.file.truncate(size)
-        self.file.seek(size)
-
-    def _write(self, text: str) -> None:
+    @contextlib.contextmanager
+    def _errors(self, more: str = "") -> Iterator[None]:
         try:
-            self.file.write(to_bytes(text))
+            yield
         except OSError as error:
-            raise InputError(f"cannot write {str(self.path)!r}: {error}; what was answered before is kept") from error
-
-    def _sync(self) -> None:
-        try:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        except OSError as error:
-            raise InputError(f"cannot write {str(self.path)!r}: {error}; what was answered before is kept") from error
+            raise InputError(f"cannot write {str(self.path)!r}: {error}{more}") from error
 
 
 def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -296,21 +355,12 @@ def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> li
     ]
 
 
-def _csv_line(values: Sequence[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue()
-
-
 def _score(rows: Sequence[dict[str, str]]) -> Score:
     uncertainty = sum(float(row["entropy"]) for row in rows) / max(1, len(rows))
-    return Score(len(rows), uncertainty, _judge([row for row in rows if row.get("truth", "") != ""]))
-
-
-def _judge(rows: Sequence[dict[str, str]]) -> Judged | None:
-    if not rows:
-        return None
-    correct = torch.tensor([row["label"] == row["truth"] for row in rows])
-    confidence = torch.tensor([float(row["confidence"]) for row in rows], dtype=torch.float64)
-    low, high = wilson(int(correct.sum()), len(rows))
-    return Judged(correct.double().mean().item(), low, high, calibration_error(confidence, correct))
+    judged, labelled = None, [row for row in rows if row.get("truth", "") != ""]
+    if labelled:
+        correct = torch.tensor([row["label"] == row["truth"] for row in labelled])
+        confidence = torch.tensor([float(row["confidence"]) for row in labelled], dtype=torch.float64)
+        interval = wilson(int(correct.sum()), len(labelled))
+        judged = Accuracy(correct.double().mean().item(), *interval, calibration_error(confidence, correct))
+    return Score(len(rows), uncertainty, judged)

@@ -13,9 +13,7 @@ plugins: [infomax.py]
 plugins: with own methods or reducers. A file (looked for beside the spec and then in the working directory) or a module.
 """
 
-import contextlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +25,7 @@ from navia.data.corruptions import names as corruption_names
 from navia.errors import SpecError, closest_name, known_names
 from navia.registry import find_plugin
 
-_MOST_CLASSES = 20  # that a picture can tell apart
+_MAX_CLASSES = 20  # that a figure can tell apart
 
 
 def _listed(value: Any) -> Any:
@@ -54,7 +52,7 @@ class ModelSpec(_Strict):
 
 
 class DataSpec(_Strict):
-    """path: as for `navia run`. corruptions: made on the way, a list or all. images: at most so many of each domain."""
+    """path: as for `navia run`. corruptions: generated on the fly, a list or all. images: at most so many of each domain."""
 
     path: str
     corruptions: Annotated[tuple[str, ...], BeforeValidator(_corruptions)] = ()
@@ -75,18 +73,18 @@ class DataSpec(_Strict):
 
 
 class SourceSpec(_Strict):
-    """Clean images for the statistics: `images` of `path`, or without a path of the data itself (they leave the stream)."""
+    """Clean images for the source statistics: of `path`, or of the data itself, which are then left out of the stream."""
 
     images: int = Field(default=SOURCE_IMAGES, ge=2)
     path: str | None = None
 
 
 class TsneSpec(_Strict):
-    """blocks: whose CLS features are laid out, counted from 0. classes: of the model, by number; by default the 8 most
-    frequent. or_frequent: these too where the model or the pictures lack one of `classes`, which is an error otherwise."""
+    """blocks: whose CLS features are shown, from 0 on. classes: of the model, by number; by default the 8 most frequent.
+    or_frequent: these also where the model or the images lack one of `classes`, which is an error otherwise."""
 
     blocks: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed)] = Field(min_length=1)
-    classes: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=2, max_length=_MOST_CLASSES)
+    classes: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=2, max_length=_MAX_CLASSES)
     or_frequent: bool = False
 
     @pydantic.field_validator("blocks", "classes")
@@ -99,11 +97,11 @@ class TsneSpec(_Strict):
 
 
 class RunSpec(_Strict):
-    """Every method with every reducer. realtime: images arrive at the pace of the un-adapted dense model. adapt_for: adapt
-    to so many batches, then score the last third of the stream without adapting (the paper's convergence figure). shorten:
-    where the stream is too short for the largest of these numbers, all of them are made smaller in proportion; that is an
-    error otherwise. tsne: also lay out the CLS features of that last third. guard: false lets collapses happen, as in
-    published figures."""
+    """Every method with every reducer. realtime: batches arrive at the speed of the dense model without adaptation.
+    adapt_for: adapt to so many batches, then score the last third of the stream without adapting (the paper's convergence
+    figure). shorten: if the stream is too short for the largest of these numbers, reduce all in proportion; otherwise that
+    is an error. tsne: also show the CLS features of that last third. guard: false lets collapses happen, as in published
+    figures."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(min_length=1)
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=("none",), min_length=1)
@@ -133,22 +131,12 @@ class Spec(_Strict):
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # files or modules with own methods or reducers
 
     def scaled(
-        self,
-        *,
-        model: str | None = None,
-        checkpoint: Path | None = None,
-        crop_only: bool = False,
-        data: str | None = None,
-        corruptions: list[str] | None = None,
-        severity: int | None = None,
-        images: int | None = None,
-        source: str | None = None,
-        seeds: list[int] | None = None,
-        batch: int | None = None,
-    ) -> "Spec":
-        """The same with other models, data or sizes: what is None stays. The classes of a t-SNE were chosen for one model
-        and its data: where others lack one of them, the most frequent are shown instead. The numbers of adapt_for were
-        chosen for one length of the stream: where it is too short for them, they are shortened."""
+        self, *, model: str | None = None, checkpoint: Path | None = None, crop_only: bool = False, data: str | None = None,
+        corruptions: list[str] | None = None, severity: int | None = None, images: int | None = None,
+        source: str | None = None, seeds: list[int] | None = None, batch: int | None = None,
+    ) -> "Spec":  # fmt: skip
+        """The same spec with other models, data or sizes; None changes nothing. Where the new ones lack a class of a t-SNE,
+        the most frequent are shown instead. Where the stream is too short for adapt_for, its numbers are reduced."""
         if (checkpoint or crop_only) and model is None:
             raise SpecError("checkpoint and crop_only belong to a model: give its name too")
         values = self.model_dump()
@@ -162,14 +150,10 @@ class Spec(_Strict):
                 if run["tsne"] is not None and run["tsne"]["classes"] is not None:
                     run["tsne"]["or_frequent"] = True
         if data is not None or images is not None or batch is not None:
-            for run in values["runs"]:
-                run["shorten"] = True
+            values["runs"] = [{**run, "shorten": True} for run in values["runs"]]
         if source is not None or data == "embedded":  # the embedded sample has source images of its own
             values["source"]["path"] = source
-        if seeds:
-            values["seeds"] = seeds
-        if batch is not None:
-            values["batch"] = batch
+        values |= {key: value for key, value in (("seeds", seeds or None), ("batch", batch)) if value is not None}
         try:
             scaled = Spec.model_validate(values)
         except pydantic.ValidationError as error:
@@ -201,13 +185,12 @@ def parse_spec(text: str, where: str) -> Spec:
     if not isinstance(values, dict):
         raise SpecError(f"{where}: a mapping with models, data and runs is needed")
     problems = [] if "plugins" in values else _unknown_names(values, tree)
-    spec = None
     try:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
         problems += _problems(error, tree)
-    if spec is None or problems:
-        found = sorted({(_line(tree, path), text) for path, text in problems})
+    if problems:
+        found = sorted({(_locate(path, tree)[1], text) for path, text in problems})
         raise SpecError("\n".join(f"{where}:{line}: {text}" for line, text in found))
     return spec
 
@@ -228,6 +211,8 @@ _WORDS = {
     "less_than_equal": "must be at most {le}",
     "less_than": "must be less than {lt}",
     "literal_error": "must be {expected}",
+    "too_short": "must have a length of at least {min_length}",
+    "too_long": "must have a length of at most {max_length}",
 }  # by the kind of pydantic's error, or how that begins
 
 
@@ -245,22 +230,14 @@ def _problems(error: pydantic.ValidationError, tree: Any) -> list[tuple[Place, s
 
 def _problem(error: Any, tree: Any) -> str:
     kind, path, context, value = error["type"], error["loc"], error.get("ctx", {}), error["input"]
-    place = _name(path, tree)
+    place = _locate(path, tree)[0]
     if kind == "extra_forbidden":
-        inside = f" in {_name(path[:-1], tree)}" if path[:-1] else ""
-        meant = closest_name(str(path[-1]), _keys(path))
-        return f"unknown key {path[-1]!r}{inside}; " + (
-            f"did you mean {meant!r}?" if meant else f"known: {', '.join(_keys(path))}"
-        )
+        inside = f" in {_locate(path[:-1], tree)[0]}" if path[:-1] else ""
+        return f"unknown key {path[-1]!r}{inside}{known_names(str(path[-1]), _keys(path))}"
     if kind == "missing":
-        return f"{_name(path[:-1], tree) or 'the spec'} needs the key {path[-1]!r}"
+        return f"{_locate(path[:-1], tree)[0] or 'the spec'} needs the key {path[-1]!r}"
     if kind == "value_error":
         return f"{place}: {context['error']}"
-    if kind in ("too_short", "too_long"):
-        least = kind == "too_short"
-        count = context["min_length" if least else "max_length"]
-        entries = "one entry" if count == 1 else f"{count} entries"
-        return f"{place} needs at {'least' if least else 'most'} {entries}"
     words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0], "cannot be used here")
     given = "nothing" if value is None else repr(value)
     meant = (
@@ -269,93 +246,66 @@ def _problem(error: Any, tree: Any) -> str:
     return f"{place} {words.format(**context)}, not {given}" + (f"; did you mean {meant!r}?" if meant else "")
 
 
+_PARTS: dict[int | str, type[BaseModel]] = {
+    "models": ModelSpec, "data": DataSpec, "runs": RunSpec, "source": SourceSpec, "tsne": TsneSpec,
+}  # fmt: skip
+
+
 def _keys(path: Place) -> list[str]:
     """The keys of the mapping that the last step of `path` is in."""
-    kinds: dict[str, type[BaseModel]] = {
-        "models": ModelSpec,
-        "data": DataSpec,
-        "runs": RunSpec,
-        "source": SourceSpec,
-        "tsne": TsneSpec,
-    }
-    inside = [step for step in path[:-1] if isinstance(step, str)]
-    return list((kinds[inside[-1]] if inside else Spec).model_fields)
+    inside = [step for step in path[:-1] if step in _PARTS]
+    return list((_PARTS[inside[-1]] if inside else Spec).model_fields)
 
 
-def _name(path: Place, tree: Any) -> str:
-    """'runs[0].method'; without the number where the text has no list."""
-    name, node = "", tree
+def _locate(path: Place, tree: Any) -> tuple[str, int]:
+    """Name ('runs[0].method') and line of a place in the YAML tree, if there is one. Entry 0 of what was given without its
+    list is the thing itself, and has no number. A place that is missing has the line of what should hold it."""
+    name, line, node = "", tree.start_mark.line if tree else 0, tree
     for step in path:
-        if isinstance(step, int):
-            name += "" if node is not None and node.id != "sequence" else f"[{step}]"
-        else:
+        inner = None
+        if isinstance(step, str):
             name += f".{step}" if name else step
-        node = _inside(node, step)
-    return name
-
-
-def _inside(node: Any, step: int | str) -> Any:
-    """The part of the YAML tree that one step leads to. Entry 0 of what was given without its list is the thing itself."""
-    if node is not None and node.id == "sequence":
-        return node.value[step] if isinstance(step, int) and step < len(node.value) else None
-    if node is not None and node.id == "mapping" and isinstance(step, str):
-        return next((value for key, value in node.value if key.value == step), None)
-    return node if step == 0 else None
+            pairs = node.value if node is not None and node.id == "mapping" else ()
+            key, inner = next(((key, value) for key, value in pairs if key.value == step), (None, None))
+            line = key.start_mark.line if key else line
+        elif node is None or node.id == "sequence":
+            name += f"[{step}]"
+            inner = node.value[step] if node is not None and step < len(node.value) else None
+            line = inner.start_mark.line if inner else line
+        elif step == 0:
+            inner = node
+        node = inner
+    return name, line + 1
 
 
 def _unknown_names(values: dict[str, Any], tree: Any) -> list[tuple[Place, str]]:
-    """Methods, reducers and options of the runs that do not exist."""
+    """Methods, reducers and options of the runs that do not exist. Options are checked one by one, so that all mistakes are
+    found; together only if no single one is wrong."""
     from navia.methods.base import METHODS
     from navia.reduction import parse
 
-    found: list[tuple[Place, str]] = []
-
-    def check(path: Place, action: Callable[[], object]) -> bool:
-        try:
-            action()
-        except SpecError as error:
-            found.append((path, f"{_name(path, tree)}: {error}"))
-            return False
-        return True
-
+    found: list[tuple[Place, str | None]] = []
     for i, run in enumerate(_listed(values.get("runs"))):
         if not isinstance(run, dict):
             continue
-        for j, reduce in enumerate(_listed(run.get("reduce", "none"))):
-            if isinstance(reduce, str):
-                check(("runs", i, "reduce", j), partial(parse, reduce))
         options = run.get("options")
+        for j, name in enumerate(_listed(run.get("reduce", "none"))):
+            found.append((("runs", i, "reduce", j), _error(parse, name) if isinstance(name, str) else None))
         for j, name in enumerate(_listed(run.get("method"))):
-            if not isinstance(name, str) or not check(("runs", i, "method", j), partial(METHODS.get, name)):
+            if not isinstance(name, str):
                 continue
-            if isinstance(options, dict) and all(isinstance(key, str) for key in options):
-                _check_options(METHODS.get(name), name, options, ("runs", i, "options"), check)
-    return found
+            found.append((("runs", i, "method", j), _error(METHODS.get, name)))
+            if found[-1][1] is None and isinstance(options, dict) and all(isinstance(key, str) for key in options):
+                make, place = METHODS.get(name).Options.from_kwargs, ("runs", i, "options")
+                if error := _error(make, name, options):
+                    each = [((*place, key), _error(make, name, {key: value})) for key, value in options.items()]
+                    found += each if any(text for _, text in each) else [(place, error)]
+    return [(path, f"{_locate(path, tree)[0]}: {text}") for path, text in found if text]
 
 
-def _check_options(
-    method: Any, name: str, options: dict[str, Any], place: Place, check: Callable[[Place, Callable[[], object]], bool]
-) -> None:
-    """Each by itself, so that all mistakes are found; together only where no single one is at fault."""
-    make = method.Options.of
-    with contextlib.suppress(SpecError):
-        make(name, options)
-        return
-    fine = [check((*place, key), partial(make, name, {key: value})) for key, value in options.items()]
-    if all(fine):
-        check(place, partial(make, name, options))
-
-
-def _line(node: Any, path: tuple[int | str, ...]) -> int:
-    """The line of the deepest part of the YAML tree that `path` leads to, counted from 1."""
-    for depth, step in enumerate(path, 1):
-        if node.id == "sequence" and isinstance(step, int) and step < len(node.value):
-            node = node.value[step]
-        elif node.id == "mapping" and isinstance(step, str):
-            found = [(key, value) for key, value in node.value if key.value == step]
-            if not found:
-                break
-            node = found[0][0] if depth == len(path) else found[0][1]
-        elif step != 0 or node.id == "sequence":  # entry 0 of what was given without its list is the thing itself
-            break
-    return int(node.start_mark.line) + 1
+def _error(check: Callable[..., object], *arguments: Any) -> str | None:
+    try:
+        check(*arguments)
+    except SpecError as error:
+        return str(error)
+    return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia import __version__
-from navia.bench.row import check_rows
+from navia.bench.row import Row, check_rows
 from navia.errors import InputError
 from navia.io import atomic_write, lock_file
 
@@ -20,73 +20,78 @@ if TYPE_CHECKING:
 
 
 class Store:
+    """The folder of a benchmark. Rows are appended under `with store.writing()`, by one process at a time."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "rows.jsonl"
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All whole rows; a last line that was cut off by a kill does not count. Of rows with one key the last one counts: a
-        cell is run again where its images have changed."""
+    def rows(self) -> list[Row]:
+        """All complete rows; a last line that was cut off by a kill does not count. The last row of a key counts: a cell is
+        run again if its images have changed.
+
+        Raises:
+            InputError: A line is not a row.
+        """
         if not self.path.exists():
             return []
-        rows = []
+        values = []
         for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
             try:
-                rows.append(json.loads(line))
+                values.append(json.loads(line))
             except ValueError as error:  # no JSON, or no UTF-8
                 raise InputError(f"line {number} of {str(self.path)!r} is no row of `navia bench`: {error}") from error
-        check_rows(rows, repr(str(self.path)))
-        return _newest(rows)
+        rows = check_rows(values, repr(str(self.path)))
+        last = {row.key: number for number, row in enumerate(rows)}
+        return [rows[number] for number in sorted(last.values())]
 
     @contextmanager
     def writing(self) -> Iterator["Store"]:
-        """Exclusive: two runs into one folder would answer the same cells."""
+        """Lock the folder: two runs into one folder would run the same cells."""
         refusal = f"another run writes to {str(self.folder)!r}; wait for it or take another --out"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = lock_file(self.folder / "lock", refusal)
         except OSError as error:
-            raise InputError(f"cannot write to {str(self.folder)!r}: {error}") from error
+            raise self._cannot_write(error) from error
         with lock:
-            self._refuse_other_versions()
-            self._cut_torn_line()
+            others = sorted({row.fingerprint.versions["navia"] for row in self.rows()} - {__version__})
+            if others:
+                made_by = f"rows of navia {', '.join(others)}, this is {__version__}"
+                raise InputError(f"{str(self.folder)!r} holds {made_by}: take another --out")
+            if self.path.exists():
+                os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)  # a line that was cut off by a kill
             yield self
 
-    def add(self, row: dict[str, Any], trace: dict[str, Any]) -> None:
-        """The trace first, then the row that makes it count; each for good before the next."""
-        traces = self.folder / "traces"
+    def add(self, row: Row, trace: dict[str, Any]) -> None:
+        """Write the trace, then the row that makes it count; each is synced to disk before the next."""
         try:
-            traces.mkdir(exist_ok=True)
-            with atomic_write(traces / f"{row['key']}.json") as path:
-                path.write_text(json.dumps(trace, allow_nan=False))
+            self._write(self.folder / "traces" / f"{row.key}.json", trace)
             with self.path.open("ab") as file:
-                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+                file.write(json.dumps(row.as_json(), allow_nan=False).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise InputError(f"cannot write to {str(self.folder)!r}: {error}; finished cells are kept") from error
+            raise self._cannot_write(error, "; finished cells are kept") from error
 
     def trace(self, key: str) -> dict[str, Any]:
         return json.loads((self.folder / "traces" / f"{key}.json").read_text())
 
     def keep_spec(self, name: str, spec: "Spec", cells: "Sequence[Cell]") -> None:
-        """Write DIR/specs/NAME.json: the spec, and the cells it asks for with their keys and labels, so that rows can be put
-        into tables without the data and the weights. A spec that was kept under this name before is replaced."""
-        folder = self.folder / "specs"
-        path = folder / f"{_file_name(name)}.json"
+        """Write DIR/specs/NAME.json: the spec, and its cells with their keys and labels, so that rows can be put into tables
+        without the data and the weights. An earlier spec of this name is replaced."""
+        file_name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")[:100] or "spec"
         before = {kept["name"]: kept["order"] for kept in self.specs()}
         content = {
             "name": name,
             "order": before.get(name, max(before.values(), default=-1) + 1),
             "spec": spec.model_dump(mode="json"),
-            "cells": [{"key": cell.key, **cell.values()} for cell in cells],
+            "cells": [{"key": cell.key, **cell.model_dump(mode="json")} for cell in cells],
         }
         try:
-            folder.mkdir(exist_ok=True)
-            with atomic_write(path) as unfinished:
-                unfinished.write_text(json.dumps(content))
+            self._write(self.folder / "specs" / f"{file_name}.json", content)
         except OSError as error:
-            raise InputError(f"cannot write to {str(self.folder)!r}: {error}") from error
+            raise self._cannot_write(error) from error
 
     def specs(self) -> list[dict[str, Any]]:
         """All kept specs as `keep_spec` wrote them, in the order in which their names were first kept."""
@@ -99,28 +104,10 @@ class Store:
                 raise InputError(f"{str(path)!r} is no spec that `navia bench` wrote; delete it: {error!r}") from error
         return [kept for _, kept in sorted(found, key=lambda pair: pair[0])]
 
-    def _refuse_other_versions(self) -> None:
-        others = sorted({row["fingerprint"]["versions"]["navia"] for row in self.rows()} - {__version__})
-        if others:
-            raise InputError(
-                f"{str(self.folder)!r} holds rows of navia {', '.join(others)}, this is {__version__}: take another --out"
-            )
+    def _write(self, path: Path, content: dict[str, Any]) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with atomic_write(path) as unfinished:
+            unfinished.write_text(json.dumps(content))
 
-    def _cut_torn_line(self) -> None:
-        if self.path.exists():
-            whole = self.path.read_bytes()
-            kept = whole[: whole.rfind(b"\n") + 1]
-            if len(kept) < len(whole):
-                with self.path.open("r+b") as file:
-                    file.truncate(len(kept))
-
-
-def _newest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last row of each key, in the order of the file."""
-    last = {row["key"]: number for number, row in enumerate(rows)}
-    return [rows[number] for number in sorted(last.values())]
-
-
-def _file_name(name: str) -> str:
-    """A name of letters, digits, dots, dashes and underscores that every file system takes."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")[:100] or "spec"
+    def _cannot_write(self, error: OSError, more: str = "") -> InputError:
+        return InputError(f"cannot write to {str(self.folder)!r}: {error}{more}")

@@ -1,32 +1,25 @@
 """`navia bench`: a grid of runs that can be stopped and started at will."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from navia.cli import completion
-from navia.cli.terminal import (
-    ImportOption,
-    JsonOption,
-    console,
-    errors,
-    folder_to_write,
-    print_json,
-    print_wide,
-)
+from navia.cli.terminal import ImportOption, JsonOption, console, errors, folder_to_write, print_json, print_wide
 
 if TYPE_CHECKING:
-    from navia.bench.grid import Done, Failure
+    from navia.bench.executors.serial import Failure
+    from navia.bench.grid import Done
+    from navia.bench.row import Row
 
 
 def bench(
-    spec: Annotated[
-        str, typer.Argument(help="YAML file, or a preset: see `navia bench presets`.", autocompletion=completion.presets)
-    ],
+    spec: Annotated[str, typer.Argument(help="YAML file or preset; presets: list them.", autocompletion=completion.presets)],
     out: Annotated[Path, typer.Option(help="Folder for the rows; finished cells are not run again.")] = Path("bench"),
     model: Annotated[str | None, typer.Option("--model", "-m", help="Instead of the spec's models.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Local weights for --model.")] = None,
@@ -41,7 +34,7 @@ def bench(
     seed: Annotated[list[int] | None, typer.Option(help="Instead of the spec's seeds; repeatable.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images per step.", min=1)] = None,
     crop_only: Annotated[bool, typer.Option("--crop-only", help="The images of --data are already resized.")] = False,
-    on: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    on: Annotated[Literal["local", "ray"], typer.Option(help="Where the cells run.")] = "local",
     ray_address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
     cpus: Annotated[float, typer.Option(help="With ray: cores of one cell.", min=0.1)] = 1,
     gpus: Annotated[float, typer.Option(help="With ray: GPUs of one cell, fractions share one.", min=0)] = 0,
@@ -57,103 +50,78 @@ def bench(
 
         navia bench paper-table1 --model timm:deit_tiny_patch16_224 --data imagenet/val --out results
     """
+    from navia.bench.executors.ray import ray_executor
+    from navia.bench.executors.serial import run_serial
     from navia.bench.grid import FailedCellsError, estimate, run_grid
-    from navia.bench.presets import name_of, named
+    from navia.bench.presets import load_spec, presets
     from navia.bench.store import Store
-    from navia.errors import SpecError
     from navia.models.device import keep_freed_memory
 
     if spec == "presets":
-        _list_presets(as_json)
+        table = Table("preset", "what it is")
+        for name, text in presets().items():
+            table.add_row(name, text)
+        print_json(presets()) if as_json else print_wide(table)
         return
-    asked = named(spec).scaled(
+    asked = load_spec(spec).scaled(
         model=model, checkpoint=checkpoint, data=data, source=source, corruptions=corruption,
         severity=severity, images=images, seeds=seed, batch=batch, crop_only=crop_only,
     )  # fmt: skip
     store = Store(folder_to_write(out))
     if dry_run:
         wanted, seconds = estimate(asked, store)
-        _print_plan(wanted, seconds, as_json)
+        _print_plan([cell.title for cell in wanted], seconds, as_json)
         return
-    if on not in ("local", "ray"):
-        raise SpecError(f"--on is local or ray, not {on!r}")
     keep_freed_memory()
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     failed: FailedCellsError | None = None
     try:
-        engine = _engine(on, ray_address, cpus, gpus, workers)
-        rows.extend(_with_progress(run_grid(asked, store, engine, _tell, name_of(spec))))
+        serial = functools.partial(run_serial, workers=workers)
+        executor = serial if on == "local" else ray_executor(ray_address, cpus, gpus, workers)
+        name = spec if spec in presets() else Path(spec).stem
+        rows.extend(_with_progress(run_grid(asked, store, executor, _print_failure, name)))
     except FailedCellsError as error:
         failed = error
     except KeyboardInterrupt:
         errors.print(f"navia: interrupted; {len(rows)} new rows in {out}, the same command goes on", markup=False)
         raise
     if as_json:
-        print_json(rows)
+        print_json([row.as_json() for row in rows])
     elif rows or failed is None:
-        console.print(
-            f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}",
-            markup=False,
-            soft_wrap=True,
-        )
+        text = f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}"
+        console.print(text, markup=False, soft_wrap=True)
     if failed is not None:
         raise failed
 
 
-def _tell(failure: "Failure") -> None:
+def _print_failure(failure: "Failure") -> None:
     errors.print(f"failed: {failure.cell.title}: {failure.why}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _with_progress(grid: "Iterator[Done]") -> Iterator[dict[str, Any]]:
+def _with_progress(grid: "Iterator[Done]") -> "Iterator[Row]":
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         task = progress.add_task("cells", total=None, left="")
         for done in grid:
-            left = f"{_readable(done.left)} left"
+            row, left = done.row, f"{_duration(done.left)} left"
             progress.update(task, completed=done.done, total=done.total, left=left)
-            broken = done.row["collapsed"]
-            note = "" if broken is None else f" (not finite from batch {broken} on)"
-            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * done.row['top1']:.1f} %{note}, {left}"
+            note = "" if row.collapsed is None else f" (not finite from batch {row.collapsed} on)"
+            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * (row.top1 or 0):.1f} %{note}, {left}"
             progress.console.print(line, markup=False, highlight=False)
-            yield done.row
+            yield row
 
 
-def _engine(on: str, address: str | None, cpus: float, gpus: float, workers: int) -> Any:
-    from functools import partial
-
-    from navia.bench.grid import one_by_one
-
-    if on == "local":
-        return partial(one_by_one, workers=workers)
-    from navia.bench.executors.ray import ray_engine
-
-    return ray_engine(address, cpus, gpus, workers)
-
-
-def _readable(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _print_plan(wanted: list[Any], seconds: float | None, as_json: bool) -> None:
+def _print_plan(titles: list[str], seconds: float | None, as_json: bool) -> None:
     if as_json:
-        print_json({"cells": [cell.title for cell in wanted], "seconds": seconds})
+        print_json({"cells": titles, "seconds": seconds})
         return
-    for cell in wanted:
-        console.print(cell.title, markup=False, highlight=False, soft_wrap=True)
-    known = "nothing finished yet to judge by" if seconds is None else f"about {_readable(seconds)} by the rows so far"
-    console.print(f"{len(wanted)} cells to run, {known}", highlight=False)
-
-
-def _list_presets(as_json: bool) -> None:
-    from navia.bench.presets import presets
-
-    found = presets()
-    if as_json:
-        print_json(found)
-        return
-    table = Table("preset", "what it is")
-    for name, text in found.items():
-        table.add_row(name, text)
-    print_wide(table)
+    for title in titles:
+        console.print(title, markup=False, highlight=False, soft_wrap=True)
+    known = "nothing finished yet to judge by" if seconds is None else f"about {_duration(seconds)} by the rows so far"
+    console.print(f"{len(titles)} cells to run, {known}", highlight=False)

@@ -55,14 +55,15 @@ def choose(
 ) -> None:
     """Choose NAVIA's layers and learning rates by its loss on unlabelled target images."""
     from navia.adaptation.selection import choose as pick
-    from navia.adaptation.statistics import SourceStatistics
+    from navia.adaptation.statistics import open_source_statistics
 
     vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
     loader, classes = _first_images(images, vit, corruption, severity, batches, batch)
+    statistics = open_source_statistics(vit, source, reduce)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("settings", total=None)
         choice = pick(
-            vit, loader, SourceStatistics.load(source), reduce=reduce, batches=batches, batch=batch, classes=classes,
+            vit, loader, statistics, reduce=reduce, batches=batches, batch=batch, classes=classes,
             progress=lambda done, of: progress.update(task, completed=done, total=of),
         )  # fmt: skip
     if as_json:

@@ -58,14 +58,13 @@ def explain(
     The probe shows what can be read linearly with these images, not all that is there.
     """
     from navia.adaptation.adapter import adapt
-    from navia.adaptation.statistics import SourceStatistics
+    from navia.adaptation.statistics import open_source_statistics
     from navia.evaluation.explain import explain as look
-    from navia.methods.base import METHODS
 
-    options, fisher = method_options(method, option), METHODS.get(method).needs_fisher
+    options = method_options(method, option)
     vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
     clean, target, truth, classes = _images(vit, images, source, corruption, severity, count)
-    measured = {spec: SourceStatistics.measure(vit, clean, spec, fisher=fisher) for spec in {"none", reduce}}
+    measured = {spec: open_source_statistics(vit, clean, spec, method=method) for spec in {"none", reduce}}
     adapter = adapt(vit, method, reduce, measured[reduce], classes=classes, **options)
     half = len(target) // 2
     stream, others = target[:half].split(batch), target[half:]

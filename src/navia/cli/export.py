@@ -23,7 +23,6 @@ from navia.cli.terminal import (
     folder_to_write,
     load_model,
     print_json,
-    source_statistics,
 )
 from navia.errors import InputError
 
@@ -118,12 +117,14 @@ def _target(out: Path, format_name: str | None, model: str, force: bool) -> Path
 def _adapter(vit: "ViT", delta: Path | None, reduce: str | None, source: str | None, classes: list[int] | None) -> "Adapter":
     from navia.adaptation.adapter import adapt
     from navia.adaptation.delta import read_delta
+    from navia.adaptation.statistics import open_source_statistics
     from navia.export import open_delta
 
     if delta is None:
         return adapt(vit, "none", reduce, classes=classes, guard=False)
     reducer = reduce or read_delta(delta)[1].get("reduce", "none")
-    return open_delta(vit, delta, source_statistics(vit, source, reducer), reduce=reduce, classes=classes)
+    statistics = None if source is None else open_source_statistics(vit, source, reducer)
+    return open_delta(vit, delta, statistics, reduce=reduce, classes=classes)
 
 
 def _pictures(vit: "ViT", folder: Path, limit: int) -> "Tensor":

@@ -34,15 +34,13 @@ from navia.cli.terminal import (
     load_model,
     method_options,
     print_json,
-    source_statistics,
     write,
 )
 from navia.errors import SpecError
 
 if TYPE_CHECKING:
     from navia.adaptation.adapter import Adapter
-    from navia.bench.observed import Observed
-    from navia.bench.predictions import Predictions, Score
+    from navia.bench.predictions import Observed, Predictions, Score
     from navia.bench.predictions import Progress as RunProgress
     from navia.data.loader import Batch, Loader
     from navia.data.sources import OpenedData
@@ -113,13 +111,13 @@ def run(
     Under torchrun (torchrun --nproc-per-node 4 --no-python navia run ...) each process takes its share of every batch.
     """
     from navia.adaptation.adapter import adapt
-    from navia.bench.distributed import join, leave
+    from navia.adaptation.statistics import open_source_statistics
     from navia.bench.predictions import Predictions, fingerprint_of, settings_of
+    from navia.bench.run import close_distributed, init_distributed
     from navia.integrations.loggers import Callbacks, from_spec
-    from navia.methods.base import METHODS
     from navia.models.labels import class_names
 
-    rank = join()
+    rank = init_distributed()
     if follow:
         _check_follow(rank, corruption=corruption, severity=severity != 5, stream=stream != "reset", order=order != "auto",
                       label_shift=label_shift, limit=limit)  # fmt: skip
@@ -131,7 +129,7 @@ def run(
     opened = None if follow else _open(images, vit, class_names(vit), corruption, severity)
     names = opened.names if opened else class_names(vit)
     used = _reducer(vit, reduce, batch, source, {} if restart else settings_of(out), keep_reduction or rank is not None)
-    statistics = source_statistics(vit, source, used, fisher=METHODS.get(method).needs_fisher)
+    statistics = None if source is None else open_source_statistics(vit, source, used, method=method)
     classes = opened.classes if opened else None
     adapter = adapt(vit, method, used, statistics, classes=classes, distributed=rank is not None, **options)
     shown = [names[i] for i in classes] if names and classes else names
@@ -155,7 +153,7 @@ def run(
         _write_answers(adapter, predictions, batches, loader, callbacks, compare)
         scores = predictions.finish()
         classes_predicted = predictions.effective_classes()
-        leave()
+        close_distributed()
     if save:
         write(save, adapter.save)
     if as_json:
@@ -210,7 +208,7 @@ def _loader(
     opened: "OpenedData", vit: "ViT", stream: str, order: str, label_shift: float | None, limit: int | None,
     batch: int, workers: int | None, skip_unreadable: bool, together: bool,
 ) -> "Loader":  # fmt: skip
-    from navia.bench.distributed import ProcessShard
+    from navia.bench.run import ProcessShare
     from navia.data.loader import Loader
     from navia.data.streams import make_stream
 
@@ -220,17 +218,17 @@ def _loader(
     seed = (0 if sorted_by_class else None) if order == "auto" else None if order == "names" else int(order)
     made = make_stream(opened.domains, stream, seed=seed, limit=limit, concentration=label_shift)
     workers = min(4, (os.cpu_count() or 2) // 2) if workers is None else workers
-    share = ProcessShard() if together else None
+    share = ProcessShare() if together else None
     return Loader(made, vit.preprocessing, batch, workers, skip_unreadable=skip_unreadable, shard=share)
 
 
 def _take_part(adapter: "Adapter", loader: "Loader") -> None:
-    from navia.bench.distributed import agree, answer_together, leave
+    from navia.bench.run import broadcast_state, close_distributed, predict_and_adapt
 
-    loader.start = agree(adapter, 0)
+    loader.start = broadcast_state(adapter, 0)
     for batch in loader:
-        answer_together(adapter, batch)
-    leave()
+        predict_and_adapt(adapter, batch, distributed=True)
+    close_distributed()
 
 
 def _arriving(
@@ -247,10 +245,10 @@ def _arriving(
 
 
 def _remaining(adapter: "Adapter", predictions: "Predictions", loader: "Loader") -> "Loader":
-    from navia.bench.distributed import agree
+    from navia.bench.run import broadcast_state
 
     done = predictions.progress.batches
-    loader.start = agree(adapter, done) if adapter.method.distributed.enabled else done
+    loader.start = broadcast_state(adapter, done) if adapter.method.distributed.enabled else done
     return loader
 
 
@@ -283,20 +281,18 @@ def _answer(
     callbacks: "Callbacks",
     compare: int,
 ) -> None:
-    from navia.bench.distributed import answer_together
-    from navia.bench.observed import source_model
-    from navia.bench.run import Answered, answer
+    from navia.bench.predictions import source_model
+    from navia.bench.run import BatchResult, predict_and_adapt
 
     together = adapter.method.distributed.enabled
-    answer_one = answer_together if together else answer
     total = None if loader is None else len(loader.plan)
     # not where each process has only its share of the images
     predict_by_source = source_model(adapter, total, 0 if together else compare)
     before = list(predictions.progress.unreadable)
 
-    def answer_next(batch: "Batch") -> Answered:
+    def answer_next(batch: "Batch") -> BatchResult:
         note_unreadable()
-        return dataclasses.replace(answer_one(adapter, batch), source=predict_by_source(batch))
+        return dataclasses.replace(predict_and_adapt(adapter, batch, together), source=predict_by_source(batch))
 
     def note_unreadable() -> None:
         if loader is not None:
@@ -371,9 +367,9 @@ def _without_labels(progress: "RunProgress", images: int, classes_predicted: flo
         yield f"predicted classes (effective number): {classes_predicted:.1f}"
     compared = progress.observed.comparison()
     if compared is not None:
-        ours, theirs = compared.effective_classes, compared.source_effective_classes
+        number, changed, ours, theirs = compared.values()
         yield (
-            f"against the source model, on {compared.images:,} of {images:,} images: {100 * compared.changed:.1f} % of the "
+            f"against the source model, on {number:,} of {images:,} images: {100 * changed:.1f} % of the "
             f"predictions changed; effective classes {ours:.1f}, source model {theirs:.1f}"
         )
     count = len(progress.guard)

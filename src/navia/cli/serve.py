@@ -21,7 +21,6 @@ from navia.cli.terminal import (
     SourceOption,
     load_model,
     method_options,
-    source_statistics,
 )
 from navia.errors import InputError, NaviaError
 from navia.serve.settings import is_key
@@ -84,7 +83,7 @@ def serve(
     Dashboard at /, OpenAPI at /openapi.json, Prometheus at /metrics. Ctrl-C or SIGTERM: answers what is under way, writes a
     checkpoint, and ends.
     """
-    from navia.methods.base import METHODS
+    from navia.adaptation.statistics import open_source_statistics
     from navia.serve.checkpoints import Checkpoints
     from navia.serve.service import Service
     from navia.serve.settings import Limits, Pace, Settings, is_loopback
@@ -126,7 +125,7 @@ def serve(
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     options = method_options(method, option)
     vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
-    statistics = source_statistics(vit, source, reduce, fisher=METHODS.get(method).needs_fisher)
+    statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
     service = Service(vit, method, reduce, statistics, settings=settings, state=state, **options)
     _run(service, host, port, timeout)
 

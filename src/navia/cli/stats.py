@@ -45,11 +45,11 @@ def stats(
     as_json: JsonOption = False,
 ) -> None:
     """Measure the source statistics that align, navia, foa and foa_bp need."""
-    from navia.adaptation.statistics import SourceStatistics
+    from navia.adaptation.statistics import open_source_statistics
 
     out = file_to_write(out, "statistics.safetensors")
     vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes)
-    source = SourceStatistics.measure(vit, images, reduce, limit=limit, fisher=fisher)
+    source = open_source_statistics(vit, images, reduce, limit=limit, fisher=fisher)
     write(out, source.save)
     if as_json:
         print_json(dataclasses.asdict(source.provenance))

@@ -17,7 +17,6 @@ from navia.data import SOURCE_IMAGES
 from navia.errors import InputError, NaviaError
 
 if TYPE_CHECKING:
-    from navia.adaptation.statistics import SourceStatistics
     from navia.models.base import ViT
 
 console = Console()
@@ -105,17 +104,6 @@ def load_model(
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit
-
-
-def source_statistics(vit: "ViT", source: str | Path | None, reduce: str, fisher: bool = False) -> "SourceStatistics | None":
-    """Of a folder of clean images, a file from `navia stats`, the embedded sample's images, or datasets:NAME."""
-    from navia.adaptation.statistics import SourceStatistics
-
-    if source is None:
-        return None
-    if Path(source).is_file():
-        return SourceStatistics.load(source)
-    return SourceStatistics.measure(vit, source, reduce, fisher=fisher)
 
 
 def method_options(method: str, pairs: list[str] | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Trace], lis
         raise InputError(f"no folder {str(folder)!r}: give the one that `navia bench --out` fills")
     store = Store(folder)
     try:
-        rows = store.rows()
+        rows = [row.as_json() for row in store.rows()]
     except OSError as error:
         raise InputError(f"cannot read {str(store.path)!r}: {error}") from error
     if not rows:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from navia.bench.reference import Published, label_of, published, published_model
+from navia.bench.presets import Published, label_of, published, published_model
 from navia.data.corruptions import names
 from navia.report.numbers import DASH, finite
 from navia.report.results import (

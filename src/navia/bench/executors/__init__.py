@@ -1,1 +1,1 @@
-"""How `navia bench` runs its cells: one after another, or on a Ray cluster."""
+"""Where cells run: an executor takes cells and yields a row and trace, or a `Failure`, for each."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from navia.bench.cell import Cell
-from navia.bench.estimate import longest_first
-from navia.bench.grid import Engine, Failure, Outcome, attempt
+from navia.bench.executors.serial import Executor, Failure, Outcome, attempt
 from navia.errors import NaviaError
 from navia.methods.base import METHODS
 from navia.reduction import REDUCERS
@@ -16,28 +15,30 @@ from navia.registry import Plugin, Registry, load_plugin, loaded_plugins
 TRIES = 3
 
 
-def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0, workers: int = 0) -> Engine:
-    """address: of a running cluster; None starts one on this machine. cpus, gpus: that one cell takes (fractions share).
-    workers: processes that decode a cell's images."""
+def ray_executor(address: str | None = None, cpus: float = 1, gpus: float = 0, workers: int = 0) -> Executor:
+    """Make an executor that runs cells on Ray. address: of a running cluster; None starts one on this machine. cpus, gpus:
+    of one cell (fractions share). workers: processes that decode the images of a cell."""
     try:
         import ray
     except ImportError as error:
         raise NaviaError("--on ray needs Ray: pip install 'navia[ray]'") from error
 
-    def engine(wanted: Sequence[Cell]) -> Iterator[Outcome]:
+    def run(wanted: Sequence[Cell]) -> Iterator[Outcome]:
         started = not ray.is_initialized()
         if started:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES)(_in_worker)
-        own = ray.put(_own(wanted, ray.cloudpickle))
-        pending: dict[Any, Cell] = {task.remote(cell, cpus, workers, own): cell for cell in longest_first(wanted)}
+        own = ray.put(_third_party(wanted, ray.cloudpickle))
+        # the longest cells first: begun last, one would keep a worker busy after all others have finished
+        order = sorted(wanted, key=Cell.work, reverse=True)
+        pending: dict[Any, Cell] = {task.remote(cell, cpus, workers, own): cell for cell in order}
         try:
             while pending:
                 (ready,), _ = ray.wait(list(pending), num_returns=1)
                 cell = pending.pop(ready)
                 try:
                     outcome = ray.get(ready)
-                except ray.exceptions.RayError as error:  # its worker died, of too little memory for instance
+                except ray.exceptions.RayError as error:  # its worker died, for instance of too little memory
                     outcome = Failure(cell, f"given up after {TRIES} retries: {' '.join(str(error).split())}")
                 yield outcome
         finally:
@@ -46,39 +47,35 @@ def ray_engine(address: str | None = None, cpus: float = 1, gpus: float = 0, wor
             if started:
                 ray.shutdown()
 
-    return engine
+    return run
 
 
 @dataclass(frozen=True)
-class Own:
-    """Methods and reducers from outside of navia that cells may need. plugins: as they were loaded here. methods, reducers:
-    pickled, those that were registered in any other way, by a script or notebook for instance."""
+class ThirdParty:
+    """Third-party methods and reducers that cells may need. plugins: as loaded here. classes: pickled by the kind and name
+    of their registry, those that were registered otherwise, for instance in a notebook."""
 
     plugins: tuple[Plugin, ...]
-    methods: dict[str, bytes]
-    reducers: dict[str, bytes]
+    classes: dict[tuple[str, str], bytes]
 
 
-def _own(wanted: Sequence[Cell], pickle: Any) -> Own:
+def _registered(cell: Cell) -> list[tuple[Registry[Any], str]]:
+    """The method and the reducer of a cell: their registries, and their names there."""
+    return [(METHODS, cell.method), (REDUCERS, cell.reduce.partition(":")[0])]
+
+
+def _third_party(wanted: Sequence[Cell], pickler: Any) -> ThirdParty:
     plugins = loaded_plugins()
     known = {plugin.module for plugin in plugins}
-    methods = _pickled(METHODS, {cell.method for cell in wanted}, known, pickle)
-    reducers = _pickled(REDUCERS, {reducer_of(cell) for cell in wanted}, known, pickle)
-    return Own(plugins, methods, reducers)
+    classes = {}
+    for registry, name in {entry for cell in wanted for entry in _registered(cell)}:
+        kind = registry.third_party().get(name)
+        if kind is not None and kind.__module__ not in known:
+            classes[registry.kind, name] = pickler.dumps(kind)
+    return ThirdParty(plugins, classes)
 
 
-def _pickled(registry: Registry[Any], names: set[str], known: set[str], pickle: Any) -> dict[str, bytes]:
-    """known: modules that workers load by themselves."""
-    own = registry.third_party()
-    return {name: pickle.dumps(own[name]) for name in names & own.keys() if own[name].__module__ not in known}
-
-
-def reducer_of(cell: Cell) -> str:
-    """The name that its reducer is registered under."""
-    return cell.reduce.partition(":")[0]
-
-
-def _in_worker(cell: Cell, cpus: float, workers: int, own: Own) -> Outcome:
+def _in_worker(cell: Cell, cpus: float, workers: int, own: ThirdParty) -> Outcome:
     import torch
 
     from navia.models.device import keep_freed_memory
@@ -86,29 +83,23 @@ def _in_worker(cell: Cell, cpus: float, workers: int, own: Own) -> Outcome:
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
     try:
-        _register(own, cell)
+        for plugin in own.plugins:
+            load_plugin(plugin)
+        for registry, name in _registered(cell):
+            if (registry.kind, name) in own.classes and name not in registry.names():
+                _register(registry, name, own.classes[registry.kind, name])
     except NaviaError as error:
         return Failure(cell, str(error))
     return attempt(cell, workers)
 
 
-def _register(own: Own, cell: Cell) -> None:
-    """In a worker, what the cell needs and nobody registered there yet."""
-    for plugin in own.plugins:
-        load_plugin(plugin)
-    _unpickle(METHODS, cell.method, own.methods)
-    _unpickle(REDUCERS, reducer_of(cell), own.reducers)
-
-
-def _unpickle(registry: Registry[Any], name: str, pickled: dict[str, bytes]) -> None:
-    if name not in pickled or name in registry.names():
-        return
+def _register(registry: Registry[Any], name: str, pickled: bytes) -> None:
     try:
-        kind = pickle.loads(pickled[name])
+        kind = pickle.loads(pickled)
     except Exception as error:  # its module is not here
         raise NaviaError(
             f"cannot load the {registry.kind} {name!r} on a worker ({error}): put it into a file, and name that with "
             "--import or in the spec's plugins"
         ) from error
-    if name not in registry.names():  # to load it may have registered it
+    if name not in registry.names():  # unpickling may have registered it
         registry.register(name)(kind)

@@ -39,7 +39,7 @@ def tabulate(
     nothing else is read of a label: rows that differ in it alone are of one line.
 
     traces: from them intervals over images know which images were right."""
-    check_rows(rows, where)
+    rows = [row.as_json() for row in check_rows(rows, where)]
     by_key = {row["key"]: row for row in rows}
     parts: list[Part] = []
     unbegun: list[Missing] = []

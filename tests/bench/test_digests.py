@@ -68,10 +68,10 @@ def test_changed_weights_are_run_again(tmp_path: Path, weights: Path) -> None:
     change(weights)
     assert weights.stat().st_size == size
     (after,) = [done.row for done in run_grid(spec, store)]
-    assert after["fingerprint"]["weights"] != before["fingerprint"]["weights"]
-    assert after["nll"] != before["nll"]
+    assert after.fingerprint.weights != before.fingerprint.weights
+    assert after.nll != before.nll
     (kept,) = store.specs()
-    assert [cell["key"] for cell in kept["cells"]] == [after["key"]] != [before["key"]]
+    assert [cell["key"] for cell in kept["cells"]] == [after.key] != [before.key]
 
 
 def test_weights_in_a_folder_of_transformers_count_by_their_content(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_changed_images_are_run_again(tmp_path: Path, edit: Callable[[Path], Non
     edit(root[place])
     (after,) = [done.row for done in run_grid(spec, store)]
     assert list(run_grid(spec, store)) == []
-    assert (after["key"] == before["key"]) == (edit is replace)
+    assert (after.key == before.key) == (edit is replace)
     (cell,) = store.specs()[0]["cells"]
-    assert [row["finished"] for row in store.rows() if row["key"] == cell["key"]] == [after["finished"]]
+    assert [row.finished for row in store.rows() if row.key == cell["key"]] == [after.finished]
 
 
 def test_the_key_does_not_depend_on_how_a_path_is_written(
@@ -140,7 +140,7 @@ def test_the_key_does_not_depend_on_how_a_path_is_written(
         assert len(found) == 1
     (cell,) = cells(spec_of("~/data", "~/link.safetensors"))
     assert (cell.data, cell.checkpoint) == ("~/data", "~/link.safetensors")
-    assert cell_module.run_cell(cell)[0]["count"] == 4
+    assert cell_module.run_cell(cell)[0].count == 4
 
 
 def test_a_copy_elsewhere_has_the_same_keys(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_only_the_parts_of_a_cell_are_listed(tmp_path: Path, listed: Counter[str]) -> None:
     root = tree(tmp_path / "c", "fog/5", "snow/5", "frost/5")
     last = str(root / "snow" / "5" / max(sample.CLASSES[:2]))
-    assert cell_module.run_cell(cells(spec_of(root, more=", parts: [fog/5]"))[0])[0]["count"] == 4
+    assert cell_module.run_cell(cells(spec_of(root, more=", parts: [fog/5]"))[0])[0].count == 4
     assert listed[str(root / "fog" / "5" / max(sample.CLASSES[:2]))] > 0
     assert listed[last] == 0  # one class folder is enough to see that it is a part
 
@@ -196,7 +196,7 @@ def test_a_listing_is_reused_by_the_next_cells(tmp_path: Path, monkeypatch: pyte
     assert len(list(run_grid(spec, Store(tmp_path / "rows")))) == 4
     assert scanned == {str(root / "fog" / "5"): 1, str(root / "snow" / "5"): 1}
     picture(root / "fog" / "5" / sample.CLASSES[0] / "new.png", 5)
-    assert [done.row["count"] for done in run_grid(spec, Store(tmp_path / "rows"))] == [5, 5]
+    assert [done.row.count for done in run_grid(spec, Store(tmp_path / "rows"))] == [5, 5]
 
 
 def test_a_grid_lists_every_folder_a_few_times_however_many_cells_it_has(tmp_path: Path, listed: Counter[str]) -> None:

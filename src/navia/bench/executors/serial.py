@@ -1,0 +1,37 @@
+"""Cells one after the other in this process, and what every executor yields."""
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from navia.bench.cell import Cell, Trace, run_cell
+from navia.bench.row import Row
+from navia.errors import NaviaError
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that gave no row. why: what it refused, or the traceback of an unexpected error."""
+
+    cell: Cell
+    why: str
+
+
+Outcome = tuple[Row, Trace] | Failure
+Executor = Callable[[Sequence[Cell]], Iterable[Outcome]]
+
+
+def run_serial(wanted: Sequence[Cell], workers: int = 0) -> Iterator[Outcome]:
+    """Run all cells in this process. workers: processes that decode images."""
+    for cell in wanted:
+        yield attempt(cell, workers)
+
+
+def attempt(cell: Cell, workers: int = 0) -> Outcome:
+    """Run a cell; an error becomes a `Failure`, so that the other cells still run."""
+    try:
+        return run_cell(cell, workers)
+    except NaviaError as error:
+        return Failure(cell, str(error))
+    except Exception:
+        return Failure(cell, traceback.format_exc())
