@@ -7,7 +7,9 @@ import typer
 from rich.progress import Progress
 from rich.text import Text
 
-from navia.cli.terminal import JsonOption, console, errors, print_json
+from navia.cli import options
+from navia.cli.options import option
+from navia.cli.terminal import console, errors, print_json
 
 if TYPE_CHECKING:
     from navia.data.doctor import Diagnosis
@@ -16,20 +18,18 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "bold red"}
 
 
 def doctor(
-    folder: Annotated[Path, typer.Argument(help="Folder of images in any layout.")],
-    classes: Annotated[
-        int | None, typer.Option(min=1, help="Check the class folders against a model of so many classes.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Decode every image instead of 200.")] = False,
-    as_json: JsonOption = False,
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="Folder of images in any layout.")],
+    num_classes: Annotated[int | None, option("--num-classes", options.MODEL, "Classes of the model.", min=1)] = None,
+    every: Annotated[bool, option("--all", options.IMAGES, "Decode every image instead of 200.")] = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Say what a folder of images is, what is wrong with it, and what to do next. Exit code 1 if a run would fail on it."""
+    """Show what a folder of images is, what is wrong with it, and what to do next; exit code 1 if a run would fail."""
     from navia.data.doctor import examine
 
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("listing", total=None)
         diagnosis = examine(
-            folder, model_classes=classes, read=None if every else 200,
+            folder, model_classes=num_classes, read=None if every else 200,
             progress=lambda what, done, of: progress.update(task, description=what, completed=done, total=of),
         )  # fmt: skip
     if as_json:
