@@ -578,5 +578,5 @@ def test_evaluate_prints_top1_with_interval_calibration_and_cost() -> None:
         assert 0 <= low <= row["top1"] <= high <= 1
         assert 0 <= row["ece"] <= 1
     table = evaluation("--corruption", "contrast", "--corruption", "brightness").stdout
-    for part in ("contrast", "brightness", "all", "top-1", "ECE", f"{100 * told['top1']:.1f} %", "GMACs"):
+    for part in ("contrast", "brightness", "all", "top-1", "ECE", f"{told['top1']:.1%}", "GMACs"):
         assert part in table

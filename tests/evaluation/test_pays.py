@@ -38,7 +38,7 @@ def test_the_verdict_says_its_figures() -> None:
 
 def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Pays, *more: str) -> str:
     monkeypatch.setattr("navia.evaluation.pays.pays", lambda *_, **__: verdict)
-    command = ["run", "embedded", "-m", "embedded", "--method", "tent", "-r", "tome:16", "--batch", "1", "--limit", "3"]
+    command = ["run", "embedded", "-m", "embedded", "--method", "tent", "-r", "tome:16", "--batch-size", "1", "--limit", "3"]
     result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "p.csv"), *more])
     assert result.exit_code == 0, result.output
     return result.output

@@ -164,7 +164,7 @@ def _next_steps(model: str, images: str) -> list[tuple[str, str]]:
     return [
         (
             "The same on your own model and clean images in class folders:",
-            f"navia demo {own} --images FOLDER --reduce tome:8 --severity 5 --batch 64",
+            f"navia demo {own} --data FOLDER --reduce tome:8 --severity 5 -b 64",
         ),
         (
             "Adapt on a folder of images from the field:",

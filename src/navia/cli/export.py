@@ -3,9 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Annotated, Any
 
 from navia.cli import options
 from navia.cli.options import ADAPTATION, OUTPUT, choice, option
@@ -52,7 +50,7 @@ def export(
 ) -> None:
     """Write an adapted, reduced model for other programs, and check that the file predicts as navia does.
 
-        navia export -m timm:deit_tiny_patch16_224 --delta delta.safetensors -o model.onnx
+        navia export -m timm:vit_base_patch16_224 --delta d.safetensors -o m.onnx
 
     onnx and torch (torch.export, .pt2) contain everything: reducer, adapted state and class selection, for any batch size.
     checkpoint is a file of timm or torchvision, or a folder of transformers, with weights only. The reducer is that of the
@@ -68,13 +66,9 @@ def export(
     vit = load_model(model, checkpoint, crop_only, num_classes=num_classes, labels=labels)
     adapter = _adapter(vit, delta, reduce, source, _class_indices(classes))
     images = None if data is None else torch.cat(list(image_batches(vit, data, 16, limit)))
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("preparing")
-        parity = write(
-            adapter, out, format_name, tolerance=tolerance, images=images, force=force,
-            progress=lambda stage: progress.update(task, description=stage),
-        )  # fmt: skip
+    settings: dict[str, Any] = {"tolerance": tolerance, "images": images, "force": force}
+    with errors.status("preparing") as status:
+        parity = write(adapter, out, format_name, progress=status.update, **settings)
     metadata = read_metadata(out)
     if as_json:
         compared = {**dataclasses.asdict(parity), "difference": parity.difference}

@@ -1,4 +1,5 @@
-"""The command line: `navia COMMAND`. Prints results to stdout, problems to stderr; exit code 0 done, 1 refused, 2 misuse."""
+"""The command line: `navia COMMAND`. Results go to stdout, problems to stderr; exit code 0 done, 1 refused, 2 misuse, and
+130 after Ctrl-C (by typer)."""
 
 import importlib
 import io
@@ -45,6 +46,3 @@ def main() -> None:
     except NaviaError as error:
         print_line(f"navia: {error.command_line}", errors)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print_line("navia: interrupted", errors)
-        sys.exit(130)

@@ -170,6 +170,7 @@ class Command(TyperCommand):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.help = re.sub(r"(?<=\S)\n(?=\S)", " ", self.help or "")  # one line per paragraph: wrapped to the terminal
         for parameter in self.params:
             parameter.show_envvar = False  # type: ignore[attr-defined]  # long names do not fit; the help of serve has the rule
 

@@ -13,13 +13,13 @@ from rich.text import Text
 from navia.cli import options
 from navia.cli.options import ADAPTATION, IMAGES, OUTPUT, choice, option, suggest
 from navia.cli.terminal import (
-    console,
     errors,
     file_to_write,
     load_model,
     method_options,
     print_json,
     print_line,
+    print_wide,
     progress,
     source_statistics,
     write,
@@ -101,8 +101,11 @@ def run(
     rank = join()
     distributed = rank is not None
     if follow:
-        _check_follow(distributed, corruption=corruption, severity=severity != 5, stream=stream != "reset",
-                      order=order != "auto", seed=seed is not None, label_shift=label_shift, limit=limit)  # fmt: skip
+        given = {"corruption": corruption, "severity": severity != 5, "stream": stream != "reset", "order": order != "auto",
+                 "seed": seed is not None, "label-shift": label_shift, "limit": limit}  # fmt: skip
+        unused = ["torchrun"] * distributed + [f"--{name}" for name, value in given.items() if value]
+        if unused:
+            raise SpecError(f"--follow predicts every image when it arrives: leave out {', '.join(unused)}")
     out = file_to_write(out, "predictions.csv")
     save = save and file_to_write(save, "delta.safetensors")
     callbacks = Callbacks(named(text) for text in (log or ()) if not rank)
@@ -165,18 +168,9 @@ def run(
         print_json({"out": str(out), "scores": by_domain, **dataclasses.asdict(state), "observed": observed})
         return
     print_line(f"{vit.name}: {vit.preprocessing.describe()}")
-    console.print(_table(scores, state.observed))
+    print_wide(_table(scores, state.observed))
     for line in _summary(state, scores[""].images, effective_classes, out, save):
         print_line(line)
-
-
-def _check_follow(distributed: bool, **given: Any) -> None:
-    """Refuse options that --follow does not use. given: whether each of them was given."""
-    if distributed:
-        raise SpecError("--follow runs in one process: start it without torchrun")
-    unused = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
-    if unused:
-        raise SpecError(f"--follow predicts every image when it arrives: leave out {', '.join(unused)}")
 
 
 def _reducer(vit: "ViT", reduce: str, batch_size: int, source: str | None, before: dict[str, Any], keep: bool) -> str:
