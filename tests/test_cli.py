@@ -566,6 +566,7 @@ def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys: py
 
 
 def evaluation(*more: str) -> Any:
+    pytest.importorskip("navia.evaluation.evaluate")
     arguments = ("-m", "embedded", "--method", "none", "--limit", "64", "--device", "cpu")
     return invoke("evaluate", "embedded", *arguments, *more, catch=False)
 

@@ -3,6 +3,7 @@
 A key press must not wait for torch: the names of methods and reducers are read from the files that register them.
 """
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -43,17 +44,13 @@ def suggest(*names: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-def method_names() -> list[str]:
-    return _registered_in("methods")
-
-
-def reducer_names() -> list[str]:
-    return _registered_in("reduction")
-
-
 def _registered_in(folder: str) -> list[str]:
     texts = [path.read_text(encoding="utf-8") for path in (_PACKAGE / folder).glob("*.py")]
     return sorted(name for text in texts for name in re.findall(r'^@[A-Z]+\.register\("(\w+)"\)', text, re.MULTILINE))
+
+
+method_names = functools.partial(_registered_in, "methods")
+reducer_names = functools.partial(_registered_in, "reduction")
 
 
 def corruption_names() -> tuple[str, ...]:
