@@ -1,18 +1,15 @@
-"""`navia corrupt`: Write corrupted copies of clean images."""
+"""`navia corrupt`: write corrupted copies of clean images."""
 
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from navia.cli import options
 from navia.cli.options import IMAGES, option
 from navia.cli.terminal import errors, folder_to_write, print_json, print_line, progress
-
-if TYPE_CHECKING:
-    from navia.data.corrupt_tree import Summary
 
 
 def corrupt(
@@ -37,31 +34,18 @@ def corrupt(
     out = folder_to_write(out)
     try:
         from navia.data.corrupt_tree import write_corrupted
+        from navia.data.corruptions import CORRUPTIONS, names
 
         with progress("files") as show:
             summary = write_corrupted(
-                images, out, corruptions=_wanted(corruption, extra), severities=severity or range(1, 6), seed=seed,
-                size=size, resize=resize, as_is=as_is, limit=limit, skip_unreadable=skip_unreadable, progress=show,
-                workers=_half_of_the_cores() if workers is None else workers,
+                images, out, corruptions=[*(corruption or names()), *(CORRUPTIONS["extra"] if extra else ())],
+                severities=severity or range(1, 6), seed=seed, size=size, resize=resize, as_is=as_is, limit=limit,
+                skip_unreadable=skip_unreadable, progress=show,
+                workers=max(1, (os.cpu_count() or 1) // 2) if workers is None else workers,
             )  # fmt: skip
     except KeyboardInterrupt as interrupt:
-        how_far = str(interrupt) or "nothing was written"
-        print_line(f"navia: interrupted: {how_far}", errors)
+        print_line(f"navia: interrupted: {str(interrupt) or 'nothing was written'}", errors)
         raise typer.Exit(130) from None
-    _print_summary(summary, out, as_json)
-
-
-def _wanted(corruptions: list[str] | None, extra: bool) -> list[str]:
-    from navia.data.corruptions import CORRUPTIONS, names
-
-    return [*(corruptions or names()), *(CORRUPTIONS["extra"] if extra else ())]
-
-
-def _half_of_the_cores() -> int:
-    return max(1, (os.cpu_count() or 1) // 2)
-
-
-def _print_summary(summary: "Summary", out: Path, as_json: bool) -> None:
     for _, reason in summary.unreadable:
         print_line(f"left out: {reason}", errors)
     if as_json:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from navia.cli import options
 from navia.cli.options import ADAPTATION, OUTPUT, choice, option
@@ -17,10 +17,6 @@ from navia.cli.terminal import (
     source_statistics,
 )
 from navia.errors import InputError
-
-if TYPE_CHECKING:
-    from navia.adaptation.adapter import Adapter
-    from navia.models.base import ViT
 
 COMPARISON = "Comparison"
 FORMATS = ("onnx", "torch", "checkpoint")
@@ -58,13 +54,20 @@ def export(
     """
     import torch
 
+    from navia.adaptation.adapter import adapt
+    from navia.adaptation.delta import read_delta
     from navia.adaptation.statistics import image_batches
     from navia.export import export as write
-    from navia.export import read_metadata
+    from navia.export import open_delta, read_metadata
 
     out = _check_target(out, format_name, model, force)
     vit = load_model(model, checkpoint, crop_only, num_classes=num_classes, labels=labels)
-    adapter = _adapter(vit, delta, reduce, source, _class_indices(classes))
+    indices = _class_indices(classes)
+    if delta is None:
+        adapter = adapt(vit, "none", reduce, classes=indices, guard=False)
+    else:
+        statistics = source_statistics(vit, source, reduce or read_delta(delta)[1].get("reduce", "none"))
+        adapter = open_delta(vit, delta, statistics, reduce=reduce, classes=indices)
     images = None if data is None else torch.cat(list(image_batches(vit, data, 16, limit)))
     settings: dict[str, Any] = {"tolerance": tolerance, "images": images, "force": force}
     with errors.status("preparing") as status:
@@ -92,17 +95,6 @@ def _check_target(out: Path, format_name: str | None, model: str, force: bool) -
     find_format(out, format_name, library)
     check_free(out, force)
     return folder_to_write(out) if writes_folder and not out.suffix else file_to_write(out, out.name)
-
-
-def _adapter(vit: "ViT", delta: Path | None, reduce: str | None, source: str | None, classes: list[int] | None) -> "Adapter":
-    from navia.adaptation.adapter import adapt
-    from navia.adaptation.delta import read_delta
-    from navia.export import open_delta
-
-    if delta is None:
-        return adapt(vit, "none", reduce, classes=classes, guard=False)
-    reducer = reduce or read_delta(delta)[1].get("reduce", "none")
-    return open_delta(vit, delta, source_statistics(vit, source, reducer), reduce=reduce, classes=classes)
 
 
 def _class_indices(classes: str | None) -> list[int] | None:

@@ -156,6 +156,7 @@ RENAMED = (
     ("-o", "--opt", r"[a-z]\w*=.*"),
     ("--order", "--seed", r"\d+"),
     ("--every", "--save-every", ""),
+    ("--wait", "--batch-timeout", ""),
     ("--classes", "--num-classes", ""),
     ("--lean", "--grad-checkpointing", ""),
 )
