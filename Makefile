@@ -47,7 +47,7 @@ dist: setup  ## wheel and source package; the wheel runs the demo in an empty en
 	$(BIN)/python -m build --quiet --outdir dist
 	$(PYTHON) -m venv dist/venv
 	dist/venv/bin/$(PIP_INSTALL) "$$(ls dist/*.whl)[bench]"
-	cd dist && venv/bin/navia demo --count 64 --out demo.html
+	cd dist && venv/bin/navia demo --limit 64 --out demo.html
 
 docs: setup  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict

@@ -203,7 +203,7 @@ def test_run_logs_the_whole_stream_and_a_second_run_into_the_same_folder_replace
     clothes_by_class: Path, clothes: Path, tmp_path: Path
 ) -> None:
     logs = tmp_path / "logs"
-    shifts = ("--corruption", "contrast", "--corruption", "brightness", "--limit", "32", "--batch", "16")
+    shifts = ("--corruption", "contrast", "--corruption", "brightness", "--limit", "32", "-b", "16")
     shifts += ("--source", str(clothes), "--log", f"tensorboard:{logs}")
     for out in ("first.csv", "second.csv"):
         result = invoke(*run_arguments(clothes_by_class, tmp_path / out, *shifts))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import navia
-from navia.cli.main import app, main
+from navia.cli.main import COMMANDS, app, main
+from navia.cli.terminal import progress
 from navia.data import imagenet
 from navia.data.loader import Loader
 from navia.data.sources import open_domains
@@ -24,10 +27,6 @@ from navia.models.device import find_device
 from tests.families import build
 
 TINY = "timm:vit_tiny_patch16_224"
-COMMANDS = (
-    "cost", "tokens", "methods", "stats", "choose", "demo", "run", "bench", "doctor", "corrupt", "explain",
-    "export", "report",
-)  # fmt: skip
 
 
 def invoke(*arguments: str, catch: bool = True) -> Any:
@@ -76,14 +75,49 @@ def test_no_command_shows_the_help() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str) -> None:
-    result = invoke(command, "--help")
+def test_help_fits_80_columns_and_cuts_no_option(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
     assert result.exit_code == 0
-    assert "--json" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "…" not in result.stdout
+    shown = set(re.findall(r"(?<=[\s│])--?[a-z][a-z-]*(?=\s)", result.stdout))
+    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    assert {name for parameter in parameters for name in parameter.opts if name.startswith("-")} <= shown
+    assert ("--json" in shown) is (command != "serve")
+
+
+def test_the_help_lists_the_commands_in_order() -> None:
+    text = invoke("--help").stdout
+    assert re.findall(r"^│ ([a-z]+) ", text, re.MULTILINE) == list(COMMANDS)
+
+
+SHARED = {
+    "--model": "-m", "--reduce": "-r", "--out": "-o", "--limit": "-n", "--batch-size": "-b", "--checkpoint": None,
+    "--source": None, "--method": None, "--opt": None, "--workers": None, "--seed": None, "--device": None,
+    "--precision": None, "--json": None,
+}  # fmt: skip
+
+
+def test_a_word_means_the_same_in_every_command() -> None:
+    """Shared options have one short name, one panel and (repeatable or not) nearly one text."""
+    panels: dict[str, set[str]] = {}
+    short_names: dict[str, set[str]] = {}
+    for command in get_command(app).commands.values():  # type: ignore[attr-defined]
+        for parameter in command.params:
+            long = next((name for name in parameter.opts if name in SHARED), None)
+            for name in parameter.opts:
+                if not name.startswith("--") and name.startswith("-"):
+                    short_names.setdefault(name, set()).add(max(parameter.opts, key=len))
+            if long is not None:
+                assert [name for name in parameter.opts if name != long] == ([SHARED[long]] if SHARED[long] else [])
+                panels.setdefault(long, set()).add(parameter.rich_help_panel)
+    assert all(len(found) == 1 for found in panels.values()), panels
+    assert all(len(found) == 1 for found in short_names.values()), short_names
+    assert set(panels) == set(SHARED)
 
 
 def test_cost_as_json_has_the_librarys_numbers() -> None:
-    result = invoke("cost", TINY, "-r", "none", "-r", "tome:8", "--forwards", "2", "--prompts", "3", "--json")
+    result = invoke("cost", "-m", TINY, "-r", "none", "-r", "tome:8", "--forwards", "2", "--prompts", "3", "--json")
     assert result.exit_code == 0
     dense, reduced = json.loads(result.stdout)
     vit = navia.load(TINY, pretrained=False)
@@ -94,7 +128,7 @@ def test_cost_as_json_has_the_librarys_numbers() -> None:
 
 
 def test_cost_as_a_table() -> None:
-    result = invoke("cost", TINY)
+    result = invoke("cost", "-m", TINY)
     assert result.exit_code == 0
     vit = navia.load(TINY, pretrained=False)
     dense = navia.cost(vit).gmacs
@@ -110,7 +144,7 @@ def test_cost_as_a_table() -> None:
 
 def test_cost_of_a_method() -> None:
     """LayerNorm tuning of ViT-Ti: 2 x 192 entries of 25 norms; FOA: 4 + 3 ln(3 x 192) candidates and the best so far."""
-    result = invoke("cost", TINY, "-r", "none", "--method", "tent", "--method", "foa", "--json")
+    result = invoke("cost", "-m", TINY, "-r", "none", "--method", "tent", "--method", "foa", "--json")
     assert result.exit_code == 0
     tent, foa = json.loads(result.stdout)
     assert tent["trainable"] == 25 * 2 * 192
@@ -120,7 +154,9 @@ def test_cost_of_a_method() -> None:
 
 def test_cost_of_a_method_with_its_options() -> None:
     """NAVIA with 2 biases instead of 6, and a token beside CLS instead of a shift of it."""
-    result = invoke("cost", TINY, "-r", "none", "--method", "navia", "-o", "budget=2", "-o", "token=new", "--json")
+    result = invoke(
+        "cost", "-m", TINY, "-r", "none", "--method", "navia", "--opt", "budget=2", "--opt", "token=new", "--json"
+    )
     assert result.exit_code == 0
     (row,) = json.loads(result.stdout)
     assert row["trainable"] == 25 * 2 * 192 + 192 + 2 * 192
@@ -130,11 +166,11 @@ def test_cost_of_a_method_with_its_options() -> None:
 def test_cost_shows_names_as_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "[bold]mine"
     build("transformers vit").model.save_pretrained(folder)  # type: ignore[operator]
-    assert "[bold]mine" in "".join(invoke("cost", f"hf:{folder}", "-r", "none").stdout.split())
+    assert "[bold]mine" in "".join(invoke("cost", "-m", f"hf:{folder}", "-r", "none").stdout.split())
 
 
 def test_cost_measures_on_request() -> None:
-    result = invoke("cost", TINY, "-r", "tome:16", "--measure", "--batch", "1", "--rounds", "1", "--json")
+    result = invoke("cost", "-m", TINY, "-r", "tome:16", "--measure", "--batch-size", "1", "--rounds", "1", "--json")
     assert result.exit_code == 0
     (row,) = json.loads(result.stdout)
     assert row["timing"]["batch"] == 1
@@ -143,7 +179,7 @@ def test_cost_measures_on_request() -> None:
 
 def test_cost_measures_on_the_device_that_is_asked_for_and_says_so() -> None:
     """The meta device stands for a GPU: a forward there computes shapes alone."""
-    command = ("cost", TINY, "-r", "none", "--measure", "--batch", "1", "--rounds", "1")
+    command = ("cost", "-m", TINY, "-r", "none", "--measure", "--batch-size", "1", "--rounds", "1")
     usual = str(find_device())
     for asked, device in (((), usual), (("--device", "meta"), "meta")):
         (row,) = json.loads(invoke(*command, *asked, "--json").stdout)
@@ -157,7 +193,7 @@ def test_cost_measures_on_the_device_that_is_asked_for_and_says_so() -> None:
 def test_cost_table_is_never_cut_short() -> None:
     """Not even in 80 columns, with the longest of reducers and measured times."""
     spec = "tofu:[8,8,8,8,4,4,4,4,2,2,2,2],split=4,compat=true"
-    result = invoke("cost", TINY, "-r", spec, "--measure", "--batch", "1", "--rounds", "1")
+    result = invoke("cost", "-m", TINY, "-r", spec, "--measure", "--batch-size", "1", "--rounds", "1")
     assert result.exit_code == 0
     for part in (
         spec,
@@ -197,7 +233,7 @@ def test_tokens_as_json(picture: Path, tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["eata", "lame"])
 def test_explain_works_with_every_kind_of_method(method: str) -> None:
-    arguments = ("--corruption", "contrast", "--count", "16", "--method", method, "--device", "cpu", "--json")
+    arguments = ("--corruption", "contrast", "--limit", "16", "--method", method, "--device", "cpu", "--json")
     result = invoke("explain", "embedded", *arguments, catch=False)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["conditions"] == ["dense", "tome:8", f"{method} + tome:8"]
@@ -216,13 +252,13 @@ def test_methods_lists_methods_reducers_and_what_they_do() -> None:
 @pytest.mark.slow
 def test_stats_then_choose_on_a_folder(clothes: Path, tmp_path: Path) -> None:
     out = tmp_path / "new folder" / "source.safetensors"
-    measured = invoke("stats", str(clothes), str(out), "-m", "embedded", "-r", "tome:2", "--json")
+    measured = invoke("stats", str(clothes), "-o", str(out), "-m", "embedded", "-r", "tome:2", "--json")
     assert measured.exit_code == 0, measured.output
     assert json.loads(measured.stdout)["count"] == 16
     assert json.loads(measured.stdout)["reduce"] == "tome:2"
     assert out.is_file()
     target = ("choose", str(clothes), "--source", str(out), "-m", "embedded", "-r", "tome:2", "--batches", "2")
-    chosen = invoke(*target, "--batch", "8", "--json")
+    chosen = invoke(*target, "--batch-size", "8", "--json")
     assert chosen.exit_code == 0, chosen.output
     told = json.loads(chosen.stdout)
     assert told["options"] in [options for options, _ in told["table"]]
@@ -256,8 +292,8 @@ def test_choose_scores_the_classes_and_images_that_run_answers(
     thousand: str, renditions: Path, corruption: tuple[str, ...], tmp_path: Path
 ) -> None:
     out = tmp_path / "source.safetensors"
-    assert invoke("stats", str(renditions), str(out), "-m", thousand, "--limit", "16").exit_code == 0
-    target = ("choose", str(renditions), "--source", str(out), "-m", thousand, "--batches", "2", "--batch", "8")
+    assert invoke("stats", str(renditions), "-o", str(out), "-m", thousand, "--limit", "16").exit_code == 0
+    target = ("choose", str(renditions), "--source", str(out), "-m", thousand, "--batches", "2", "--batch-size", "8")
     chosen = invoke(*target, *corruption, "--json")
     assert chosen.exit_code == 0, chosen.output
     vit = navia.load(thousand)
@@ -319,13 +355,12 @@ def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["cost", "timm:nope"], "timm has no model 'nope'"),
-        (["cost", "vit_tiny"], "unknown model 'vit_tiny'; write timm:NAME"),
-        (["cost", "timm:resnet10t"], "timm.models.resnet.ResNet is not supported"),
-        (["cost", TINY, "-r", "tome:eight"], "malformed reducer 'tome:eight'"),
-        (["cost", TINY, "-r", "tome:[1,2"], "malformed reducer 'tome:[1,2'"),
-        (["cost", TINY, "-r", "nosuch:1"], "unknown reducer 'nosuch'"),
-        (["cost", TINY, "--forwards", "0"], "forwards, batch_size and rounds must be at least 1"),
+        (["cost", "-m", "timm:nope"], "timm has no model 'nope'"),
+        (["cost", "-m", "vit_tiny"], "unknown model 'vit_tiny'; write timm:NAME"),
+        (["cost", "-m", "timm:resnet10t"], "cannot walk timm.models.resnet.ResNet"),
+        (["cost", "-m", TINY, "-r", "tome:eight"], "malformed reducer 'tome:eight'"),
+        (["cost", "-m", TINY, "-r", "tome:[1,2"], "malformed reducer 'tome:[1,2'"),
+        (["cost", "-m", TINY, "--forwards", "0"], "forwards, batch and rounds must be at least 1"),
     ],
 )
 def test_cost_refuses_in_one_line(
@@ -359,8 +394,8 @@ def test_stats_refuses_what_it_cannot_read_or_write(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     cases = [
-        ([str(clothes), str(tmp_path / "file" / "out.safetensors")], "cannot write"),
-        ([str(tmp_path / "nowhere"), str(tmp_path / "out.safetensors")], "no folder"),
+        ([str(clothes), "-o", str(tmp_path / "file" / "out.safetensors")], "cannot write"),
+        ([str(tmp_path / "nowhere"), "-o", str(tmp_path / "out.safetensors")], "no folder"),
     ]
     for arguments, complaint in cases:
         assert complaint in refused(["stats", *arguments, "-m", "embedded"], monkeypatch, capsys)
@@ -374,8 +409,8 @@ def test_stats_refuses_what_it_cannot_read_or_write(
     [
         ["nosuch"],
         ["cost"],
-        ["cost", TINY, "--nosuch"],
-        ["cost", TINY, "--forwards", "many"],
+        ["cost", "-m", TINY, "--nosuch"],
+        ["cost", "-m", TINY, "--forwards", "many"],
         ["tokens"],
         ["tokens", "a.png", "--scale", "0"],
         ["--nosuch"],
@@ -390,7 +425,7 @@ def test_misuse_exits_with_2_and_shows_the_usage(arguments: list[str]) -> None:
 
 @pytest.mark.slow
 def test_the_program_itself_refuses_without_a_traceback() -> None:
-    done = subprocess.run([sys.executable, "-m", "navia.cli", "cost", "timm:nope"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "navia.cli", "cost", "-m", "timm:nope"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines() == [line for line in done.stderr.splitlines() if line.startswith("navia: ")]
@@ -403,7 +438,7 @@ def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     )
     assert result.exit_code == 1
     assert "no device 'cuda:7' here; there is cpu" in str(result.exception or result.output)
-    result = invoke("stats", "embedded", "x", "--model", "embedded", "--device", "tape")
+    result = invoke("stats", "embedded", "-o", "x", "--model", "embedded", "--device", "tape")
     assert "no device 'tape'" in str(result.exception or result.output)
 
 
@@ -423,21 +458,126 @@ def test_statistics_without_fisher_are_answered_with_the_option(
     clothes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = tmp_path / "plain.safetensors"
-    assert invoke("stats", str(clothes), str(plain), "-m", "embedded").exit_code == 0
+    assert invoke("stats", str(clothes), "-o", str(plain), "-m", "embedded").exit_code == 0
     arguments = ["run", str(clothes), "-m", "embedded", "--method", "eata", "--source", str(plain)]
     told = refused([*arguments, "--out", str(tmp_path / "p.csv")], monkeypatch, capsys)
     assert "method 'eata' needs source statistics measured with `navia stats --fisher`" in told
 
 
-def test_unknown_names_come_with_the_nearest(
+def test_unknown_options_of_a_method_come_with_the_nearest(
     clothes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["run", str(clothes), "-m", "embedded", "--out", str(tmp_path / "p.csv")]
-    for arguments, meant in (
-        (["--method", "navai"], "navia"),
-        (["--method", "tent", "-o", "momentun=0.5"], "momentum"),
-        (["--method", "none", "-r", "tomme:8"], "tome"),
-        (["--method", "none", "--corruption", "fogg"], "fog"),
-        (["--method", "none", "--stream", "continuall"], "continual"),
-    ):
-        assert refused([*run, *arguments], monkeypatch, capsys).endswith(f"; did you mean {meant!r}?\n")
+    told = refused([*run, "--method", "tent", "--opt", "momentun=0.5"], monkeypatch, capsys)
+    assert told.endswith("; did you mean 'momentum'?\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (["run", "x", "-m", "embedded", "--method", "navai"], ["align", "tent", "did you mean 'navia'?"]),
+        (["run", "x", "-m", "embedded", "-r", "tomme:8"], ["evit", "tofu", "did you mean 'tome'?"]),
+        (["run", "x", "-m", "embedded", "--corruption", "fogg"], ["contrast", "did you mean 'fog'?"]),
+        (["run", "x", "-m", "embedded", "--stream", "continuall"], ["reset", "mixed", "did you mean 'continual'?"]),
+        (["run", "x", "-m", "embedded", "--precision", "float8"], ["bfloat16"]),
+        (["run", "x", "-m", "embedded", "--device", "cuda:first"], ["auto", "cpu", "cuda:N"]),
+        (["cost", "-m", "embedded", "-r", "none", "-r", "nosuch:1"], ["tome"]),
+        (["cost", "-m", "embedded", "--method", "none", "--method", "tant"], ["did you mean 'tent'?"]),
+        (["export", "-m", "embedded", "-o", "x", "--format", "onyx"], ["torch", "checkpoint", "did you mean 'onnx'?"]),
+        (["bench", "quick", "--on", "moon"], ["local", "ray"]),
+        (["corrupt", "x", "-o", "y", "--corruption", "smoke"], ["gaussian_noise"]),
+    ],
+)
+def test_the_parser_checks_choices_and_tells_the_known_names(arguments: list[str], known: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    told = " ".join(result.output.replace("│", " ").split())
+    for name in known:
+        assert name in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["cost", "embedded", "-r", "none"], ["cost", "-m", "embedded", "-r", "none"]),
+        (["cost", "-m", "embedded", "-o", "lr=1"], ["cost", "-m", "embedded", "--opt", "lr=1"]),
+        (["cost", "-m", "embedded", "-olr=1"], ["cost", "-m", "embedded", "--opt=lr=1"]),
+        (["cost", "-m", "embedded", "--batch=2"], ["cost", "-m", "embedded", "--batch-size=2"]),
+        (
+            ["run", "x", "-m", "m", "--lean", "--option", "lr=1"],
+            ["run", "x", "-m", "m", "--grad-checkpointing", "--opt", "lr=1"],
+        ),
+        (
+            ["run", "x", "-m", "m", "--order", "3", "--every", "9"],
+            ["run", "x", "-m", "m", "--seed", "3", "--save-every", "9"],
+        ),
+        (["run", "x", "-m", "m", "-o", "a.csv", "--order", "names"], None),
+        (["run", "x", "-m", "m", "-o", "lr=1"], ["run", "x", "-m", "m", "--opt", "lr=1"]),
+        (["bench", "x", "--images", "7", "--batch", "2"], ["bench", "x", "--limit", "7", "--batch-size", "2"]),
+        (["export", "m", "--out", "o", "--images", "d"], ["export", "--model", "m", "--out", "o", "--data", "d"]),
+        (["export", "-m", "m", "-o", "o", "--classes", "3"], None),
+        (["doctor", "x", "--classes", "10"], ["doctor", "x", "--num-classes", "10"]),
+        (["stats", "x", "y", "-m", "m"], ["stats", "x", "--out", "y", "-m", "m"]),
+        (["corrupt", "x", "x"], ["corrupt", "x", "--out", "x"]),
+        (["explain", "x", "--count", "32"], ["explain", "x", "--limit", "32"]),
+    ],
+)
+def test_names_of_the_previous_release_work_with_a_warning(
+    old: list[str], new: list[str] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None: nothing is renamed."""
+
+    def parsed(arguments: list[str]) -> dict[str, Any]:
+        command = get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+        return dict(command.make_context(arguments[0], arguments[1:]).params)
+
+    found = parsed(old)
+    told = capsys.readouterr().err
+    assert ("is now" in told) is (new is not None)
+    assert found == parsed(new or old)
+    assert (capsys.readouterr().err == "") or new is None
+
+
+def test_old_environment_variables_of_serve_work_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NAVIA_SERVE_BATCH", "3")
+    monkeypatch.setenv("NAVIA_SERVE_OPTION", "lr=1 steps=2")
+    command = get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    found = command.make_context("serve", ["-m", "embedded"], auto_envvar_prefix="NAVIA_SERVE").params
+    assert (found["batch_size"], list(found["opt"])) == (3, ["lr=1", "steps=2"])
+    assert "NAVIA_SERVE_BATCH is now NAVIA_SERVE_BATCH_SIZE" in capsys.readouterr().err
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys; from navia.cli.main import app; app(['run', '--help'], standalone_mode=False)"
+    done = subprocess.run([sys.executable, "-c", f"{code}; sys.exit('torch' in sys.modules)"], capture_output=True)
+    assert done.returncode == 0
+
+
+def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("images") as show:
+        for done in range(0, 101, 5):
+            show(done, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11
+    assert lines[0] == "0 of 100 images"
+    assert re.fullmatch(r"50 of 100 images, \d+ s left", lines[5])
+
+
+def evaluation(*more: str) -> Any:
+    pytest.importorskip("navia.evaluation.evaluate")
+    arguments = ("-m", "embedded", "--method", "none", "--limit", "64", "--device", "cpu")
+    return invoke("evaluate", "embedded", *arguments, *more, catch=False)
+
+
+def test_evaluate_prints_top1_with_interval_calibration_and_cost() -> None:
+    told = json.loads(evaluation("--corruption", "contrast", "--corruption", "brightness", "--json").stdout)
+    assert [domain["name"] for domain in told["domains"]] == ["contrast", "brightness"]
+    for row in (told, *told["domains"]):
+        low, high = row["interval"]
+        assert 0 <= low <= row["top1"] <= high <= 1
+        assert 0 <= row["ece"] <= 1
+    table = evaluation("--corruption", "contrast", "--corruption", "brightness").stdout
+    for part in ("contrast", "brightness", "all", "top-1", "ECE", f"{told['top1']:.1%}", "GMACs"):
+        assert part in table

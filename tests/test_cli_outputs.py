@@ -29,21 +29,11 @@ def commands(clothes: Path) -> dict[str, Callable[[Path], list[str]]]:
     """Commands that write one file, by its default name."""
     images = str(clothes)
     return {
-        "navia-demo.html": lambda out: [
-            "demo",
-            "--count",
-            "64",
-            "--batch",
-            "64",
-            "--corruption",
-            "contrast",
-            "--out",
-            str(out),
-        ],
+        "navia-demo.html": lambda out: ["demo", "-n", "64", "-b", "64", "--corruption", "contrast", "--out", str(out)],
         "predictions.csv": lambda out: ["run", images, *MODEL, "--method", "none", "--workers", "0", "--out", str(out)],
-        "statistics.safetensors": lambda out: ["stats", images, str(out), *MODEL],
+        "statistics.safetensors": lambda out: ["stats", images, *MODEL, "--out", str(out)],
         "tokens.png": lambda out: ["tokens", str(clothes / "00.png"), *MODEL, "--out", str(out)],
-        "model.safetensors": lambda out: ["export", "embedded", "--format", "checkpoint", "--out", str(out)],
+        "model.safetensors": lambda out: ["export", *MODEL, "--format", "checkpoint", "--out", str(out)],
     }
 
 
@@ -94,8 +84,8 @@ def test_commands_that_fill_a_folder_refuse_a_file(clothes: Path, tmp_path: Path
         for arguments in (
             ["bench", "quick", "--out", str(out)],
             ["report", str(tmp_path / "bench"), "--out", str(out)],
-            ["corrupt", str(clothes), str(out)],
-            ["export", "hf:nowhere", "--out", str(out)],
+            ["corrupt", str(clothes), "--out", str(out)],
+            ["export", "-m", "hf:nowhere", "--out", str(out)],
         ):
             with pytest.raises(InputError, match=complaint if arguments[0] != "export" else "file"):
                 invoke(*arguments, catch=False)
@@ -106,11 +96,11 @@ def test_commands_that_fill_a_folder_refuse_a_file(clothes: Path, tmp_path: Path
 def test_export_refuses_what_is_there_and_unknown_endings_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_text("mine")
     with pytest.raises(InputError, match="exists already"):
-        invoke("export", "embedded", "--out", str(tmp_path / "model.onnx"), catch=False)
+        invoke("export", *MODEL, "--out", str(tmp_path / "model.onnx"), catch=False)
     with pytest.raises(InputError, match=r"model\.onnx' exists already"):
-        invoke("export", "embedded", "--format", "onnx", "--out", str(tmp_path), catch=False)
+        invoke("export", *MODEL, "--format", "onnx", "--out", str(tmp_path), catch=False)
     with pytest.raises(SpecError, match="which format is"):
-        invoke("export", "embedded", "--out", str(tmp_path / "model.bin"), catch=False)
+        invoke("export", *MODEL, "--out", str(tmp_path / "model.bin"), catch=False)
 
 
 @pytest.mark.usefixtures("no_model")

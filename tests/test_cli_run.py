@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def run_arguments(images: Path, out: Path, *more: str) -> list[str]:
-    source = ("--source", str(images), "-r", "tome:8", "--batch", "32")
+    source = ("--source", str(images), "-r", "tome:8", "--batch-size", "32")
     return ["run", str(images), "-m", "embedded", *source, "--out", str(out), *more]
 
 
@@ -53,8 +53,8 @@ def test_run_answers_every_picture_once_with_names_and_accuracy(clothes_by_class
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(few_by_class: Path, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole.csv", tmp_path / "killed.csv"
     assert invoke(*run_arguments(few_by_class, whole)).exit_code == 0
-    arguments = run_arguments(few_by_class, killed, "--every", "0", "--workers", "1")
-    process = start_paused("navia.bench.run.predict_and_adapt", 3, arguments, tmp_path)
+    arguments = run_arguments(few_by_class, killed, "--save-every", "0", "--workers", "1")
+    process = start_paused("navia.bench.run.answer", 3, arguments, tmp_path)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -69,8 +69,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(few_by_class: Path, t
 
 def test_ctrl_c_saves_the_state_and_says_how_to_go_on(few_by_class: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
-    arguments = run_arguments(few_by_class, out, "--every", "0", "--workers", "0")
-    process = start_paused("navia.bench.run.predict_and_adapt", 2, arguments, tmp_path)
+    arguments = run_arguments(few_by_class, out, "--save-every", "0", "--workers", "0")
+    process = start_paused("navia.bench.run.answer", 2, arguments, tmp_path)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, told
@@ -99,17 +99,32 @@ def test_options_that_are_none_of_the_method_are_refused_by_name(clothes: Path, 
     arguments = ("run", str(clothes), "-m", "embedded", "--method", "tent", "--out", str(tmp_path / "p.csv"))
     for name in ("classes=[0]", "seed=1", "guard=false"):
         with pytest.raises(SpecError, match=f"method 'tent' has no option '{name.split('=')[0]}'"):
-            invoke(*arguments, "-o", name, catch=False)
+            invoke(*arguments, "--opt", name, catch=False)
         with pytest.raises(SpecError, match="has no option"):
-            invoke("explain", str(clothes), "--method", "tent", "-o", name, catch=False)
+            invoke("explain", str(clothes), "--method", "tent", "--opt", name, catch=False)
         with pytest.raises(SpecError, match="has no option"):
-            invoke("serve", "-m", "embedded", "--method", "tent", "-o", name, catch=False)
+            invoke("serve", "-m", "embedded", "--method", "tent", "--opt", name, catch=False)
 
 
 def test_follow_refuses_what_it_would_not_do(clothes: Path, tmp_path: Path) -> None:
     arguments = ("run", str(clothes), "-m", "embedded", "--method", "tent", "--follow", "--out", str(tmp_path / "p.csv"))
-    others = ("--corruption", "fog", "--severity", "3", "--stream", "mixed", "--order", "1", "--label-shift", "0.1")
-    with pytest.raises(SpecError, match="leave out --corruption, --severity, --stream, --order, --label-shift, --limit"):
+    others = (
+        "--corruption",
+        "fog",
+        "--severity",
+        "3",
+        "--stream",
+        "mixed",
+        "--order",
+        "names",
+        "--seed",
+        "1",
+        "--label-shift",
+        "0.1",
+    )
+    with pytest.raises(
+        SpecError, match="leave out --corruption, --severity, --stream, --order, --seed, --label-shift, --limit"
+    ):
         invoke(*arguments, *others, "--limit", "3", catch=False)
 
 
@@ -122,7 +137,7 @@ def make_old(folder: Path) -> None:
 def test_run_follows_a_folder_and_does_not_answer_twice(clothes: Path, tmp_path: Path) -> None:
     out = tmp_path / "live.csv"
     arguments = ["run", str(clothes), "-m", "embedded", "--method", "tent", "--follow", "--idle", "0.6", "--wait", "0.1"]
-    arguments += ["--batch", "8", "--out", str(out), "--json"]
+    arguments += ["--batch-size", "8", "--out", str(out), "--json"]
     (clothes / "broken.png").write_bytes(b"no picture")
     make_old(clothes)
     first = json.loads(invoke(*arguments).stdout)
@@ -148,7 +163,7 @@ def test_run_on_pictures_without_labels_and_with_a_broken_one(clothes: Path, tmp
         "embedded",
         "--method",
         "none",
-        "--batch",
+        "--batch-size",
         "4",
         "--workers",
         "0",
@@ -176,13 +191,13 @@ def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for place, i in enumerate([*range(36), *bags]):
         (root / "images").mkdir(exist_ok=True)
         Image.fromarray(unseen.images[i]).save(root / "images" / f"{place:02}.png")
-    assert invoke("stats", str(root / "images"), str(root), "-m", "embedded").exit_code == 0
+    assert invoke("stats", str(root / "images"), "-o", str(root), "-m", "embedded").exit_code == 0
     return root / "images"
 
 
 def run_unlabelled(images: Path, out: Path, *more: str) -> Any:
     source = str(images.parent / "statistics.safetensors")
-    settings = ("-m", "embedded", "--source", source, "--corruption", "contrast", "--severity", "2", "--batch", "6")
+    settings = ("-m", "embedded", "--source", source, "--corruption", "contrast", "--severity", "2", "--batch-size", "6")
     return invoke("run", str(images), *settings, "--workers", "0", "--compare", "4", "--out", str(out), *more, catch=False)
 
 
@@ -230,7 +245,7 @@ def test_the_summary_has_no_empty_columns(unlabelled: Path, clothes_by_class: Pa
     assert f"on 24 of 48 images: {100 * compared['changed']:.1f} % of the predictions changed" in text
     assert f"source model {compared['source_effective_classes']:.1f}" in text
     assert "guard: no verdicts" in text
-    tent = ("run", str(clothes_by_class), "-m", "embedded", "--method", "tent", "--limit", "32", "--batch", "16")
+    tent = ("run", str(clothes_by_class), "-m", "embedded", "--method", "tent", "--limit", "32", "--batch-size", "16")
     text = invoke(*tent, "--workers", "0", "--compare", "0", "--out", str(tmp_path / "t.csv"), catch=False).stdout
     assert "top-1" in text
     assert "discrepancy" not in text
@@ -252,7 +267,7 @@ def test_a_run_that_goes_on_gives_the_summary_of_an_undisturbed_one(
     with monkeypatch.context() as patch:
         patch.setattr(Predictions, "add", stop_at_the_fifth)
         with pytest.raises(InputError, match="killed"):
-            run_unlabelled(unlabelled, stopped, "--every", "0")
+            run_unlabelled(unlabelled, stopped, "--save-every", "0")
     assert observed(run_unlabelled(unlabelled, stopped, "--json")) == expected
     assert stopped.read_bytes() == whole.read_bytes()
 
@@ -265,9 +280,9 @@ def test_guard_verdicts_are_counted(unlabelled: Path, tmp_path: Path) -> None:
         "embedded",
         "--method",
         "tent",
-        "-o",
+        "--opt",
         "lr=1e9",
-        "--batch",
+        "--batch-size",
         "16",
         "--workers",
         "0",
@@ -281,7 +296,7 @@ def test_guard_verdicts_are_counted(unlabelled: Path, tmp_path: Path) -> None:
 
 def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:
     out = tmp_path / "story.html"
-    result = invoke("demo", "--json", "--count", "192", "--corruption", "contrast", "--out", str(out))
+    result = invoke("demo", "--json", "--limit", "192", "--corruption", "contrast", "--out", str(out))
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)
     assert [row["method"] for row in rows] == ["none", "tent", "align", "align", "navia"]
@@ -297,7 +312,7 @@ def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:
 
 
 def test_demo_on_a_model_and_folder_of_ones_own(clothes_by_class: Path, tmp_path: Path) -> None:
-    own = ("demo", "-m", "embedded", "--images", str(clothes_by_class), "--count", "64", "--corruption", "contrast")
+    own = ("demo", "-m", "embedded", "--data", str(clothes_by_class), "--limit", "64", "--corruption", "contrast")
     result = invoke(*own, "--corruption", "fog", "--json", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)
@@ -331,7 +346,18 @@ def test_torchrun_gives_the_answers_of_one_process(few_by_class: Path, tmp_path:
 
 def test_processes_that_divide_a_stream_skip_each_others_broken_pictures(clothes: Path, tmp_path: Path) -> None:
     alone, spread = tmp_path / "alone.csv", tmp_path / "spread.csv"
-    arguments = ["run", str(clothes), "-m", "embedded", "--method", "tent", "--batch", "8", "--skip-unreadable", "--out"]
+    arguments = [
+        "run",
+        str(clothes),
+        "-m",
+        "embedded",
+        "--method",
+        "tent",
+        "--batch-size",
+        "8",
+        "--skip-unreadable",
+        "--out",
+    ]
     (clothes / "05.png").write_bytes(b"no picture")  # of the second process
     for number in range(8, 12):  # the whole share of the first process
         (clothes / f"{number:02}.png").write_bytes(b"no picture")

@@ -11,7 +11,7 @@ import pytest
 
 import navia
 from navia.bench.presets import presets
-from navia.cli import completion
+from navia.cli import export, options, run
 from navia.data.corruptions import names
 
 PROGRAM = Path(sys.executable).with_name("navia")
@@ -32,15 +32,19 @@ def offered(line: str, shell: str = "bash") -> str:
         ("navia run images --method fo", ["foa", "foa_bp"]),
         ("navia serve --method na", ["navia"]),
         ("navia cost model --method ta", []),
-        ("navia cost e", ["embedded"]),
+        ("navia cost -m e", ["embedded"]),
         ("navia run images -r t", ["tome:8", "tofu:8"]),
         ("navia tokens image --reduce e", ["evit:8"]),
-        ("navia corrupt src dst --corruption gl", ["glass_blur"]),
+        ("navia corrupt images --corruption gl", ["glass_blur"]),
         ("navia explain images --corruption fo", ["fog"]),
         ("navia bench paper-ta", ["paper-table1", "paper-table2"]),
-        ("navia stats images out -m t", ["timm:", "torchvision:"]),
+        ("navia stats images -m t", ["timm:", "torchvision:"]),
         ("navia run images --log m", ["mlflow:"]),
         ("navia run images --stream c", ["continual"]),
+        ("navia run images --precision b", ["bfloat16"]),
+        ("navia evaluate images --device cu", ["cuda"]),
+        ("navia export --format o", ["onnx"]),
+        ("navia bench quick --on r", ["ray"]),
     ],
 )
 def test_bash_is_offered_names(line: str, expected: list[str]) -> None:
@@ -68,21 +72,26 @@ def test_a_bash_that_loads_the_script_completes() -> None:
 
 
 def test_names_are_those_of_the_registries() -> None:
-    assert completion.methods("") == navia.list_methods()
-    assert sorted(name.partition(":")[0] for name in completion.reducers("")) == navia.list_reducers()
-    assert completion.presets("") == [*presets(), "presets"]
-    assert tuple(completion.corruptions("")) == names(extra=True)
+    assert options.method_names() == navia.list_methods()
+    assert options.reducer_names() == navia.list_reducers()
+    assert options.preset_names() == [*presets(), "presets"]
+    assert options.corruption_names() == names(extra=True)
 
 
-def test_kinds_are_those_that_are_accepted() -> None:
-    from navia.data.streams import KINDS as STREAMS
-    from navia.integrations.loggers import LOGGERS
+def test_choices_are_those_that_the_library_accepts() -> None:
+    from navia.data.streams import KINDS
+    from navia.export import FORMATS
+    from navia.integrations.loggers import KINDS as LOGS
+    from navia.models.device import find_precision
 
-    assert tuple(completion.streams("")) == STREAMS
-    assert [name.rstrip(":") for name in completion.logs("")] == list(LOGGERS)
+    assert run.STREAMS == KINDS
+    assert tuple(FORMATS) == export.FORMATS
+    assert [name.rstrip(":") for name in run.LOGS] == list(LOGS)
+    for name in options.PRECISIONS:
+        find_precision(name)
 
 
 def test_completing_loads_no_torch() -> None:
-    asks = "completion.methods(''), completion.reducers(''), completion.presets(''), completion.corruptions('')"
-    code = f"import sys; from navia.cli import completion; {asks}; print('torch' in sys.modules)"
+    asks = "options.method_names(), options.reducer_names(), options.preset_names(), options.corruption_names()"
+    code = f"import sys; from navia.cli import main, options; {asks}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

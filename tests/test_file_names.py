@@ -46,8 +46,8 @@ def by_class(tmp_path: Path) -> Path:
 def test_run_writes_the_bytes_of_the_name_and_goes_on(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (flat / f"{CAFE} 05.png").write_bytes(b"no image")
     out, saved = tmp_path / f"{CAFE}.csv", tmp_path / f"{CAFE}.safetensors"
-    arguments = ["run", str(flat), "-m", "embedded", "--method", "tent", "--batch", "4", "--workers", "0"]
-    arguments += ["--skip-unreadable", "--out", str(out), "--save", str(saved), "--every", "0"]
+    arguments = ["run", str(flat), "-m", "embedded", "--method", "tent", "--batch-size", "4", "--workers", "0"]
+    arguments += ["--skip-unreadable", "--out", str(out), "--save", str(saved), "--save-every", "0"]
     add, calls = Predictions.add, iter(range(100))
 
     def stop_at_the_third(self: Predictions, answered: object) -> None:
@@ -102,7 +102,7 @@ def test_bench_and_its_report(by_class: Path, tmp_path: Path) -> None:
 
 def test_statistics_and_drawings(flat: Path, tmp_path: Path) -> None:
     statistics, drawing = tmp_path / f"{CAFE}.safetensors", tmp_path / f"{CAFE}.png"
-    assert invoke("stats", str(flat), str(statistics), "-m", "embedded", catch=False).exit_code == 0
+    assert invoke("stats", str(flat), "-o", str(statistics), "-m", "embedded", catch=False).exit_code == 0
     assert navia.SourceStatistics.load(statistics).provenance.count == 16
     image = str(flat / f"{CAFE} 00.png")
     result = invoke("tokens", image, "-m", "embedded", "--out", str(drawing), catch=False)
@@ -113,7 +113,19 @@ def test_statistics_and_drawings(flat: Path, tmp_path: Path) -> None:
 def test_corrupt_keeps_the_name_and_goes_on(flat: Path, tmp_path: Path) -> None:
     pytest.importorskip("cv2")
     out = tmp_path / f"copy {CAFE}"
-    arguments = ["corrupt", str(flat), str(out), "--corruption", "contrast", "--severity", "1", "--as-is", "--workers", "1"]
+    arguments = [
+        "corrupt",
+        str(flat),
+        "-o",
+        str(out),
+        "--corruption",
+        "contrast",
+        "--severity",
+        "1",
+        "--as-is",
+        "--workers",
+        "1",
+    ]
     assert invoke(*arguments, "--limit", "8", catch=False).exit_code == 0
     result = invoke(*arguments, catch=False)
     assert "8 files written" in result.stdout

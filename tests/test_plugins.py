@@ -107,7 +107,7 @@ def test_the_command_line_loads_a_file(own: Path) -> None:
     told = json.loads(result.output)
     assert told["methods"]["sharper"]["weight"] == 2.0
     assert "same" in told["reducers"]
-    result = invoke("cost", "embedded", "--method", "sharper", "-r", "same:8", "--import", str(own), "--json")
+    result = invoke("cost", "-m", "embedded", "--method", "sharper", "-r", "same:8", "--import", str(own), "--json")
     assert json.loads(result.output)[0]["reduce"] == "same:8"
 
 

@@ -92,7 +92,7 @@ def test_everything_draws_the_same_images(
 def test_stats_draws_them_too_and_more_when_asked(clean: Path, expected: torch.Tensor, tmp_path: Path) -> None:
     out = tmp_path / "s.safetensors"
     for more, count in (((), SOURCE_IMAGES), (("--limit", "70"), 70), (("--limit", "2000"), 80)):
-        result = invoke("stats", str(clean), str(out), "-m", "embedded", "--json", *more)
+        result = invoke("stats", str(clean), "-o", str(out), "-m", "embedded", "--json", *more)
         assert json.loads(result.stdout)["count"] == count
         if not more:
             torch.testing.assert_close(load_file(out)["mean"], expected)

@@ -77,13 +77,15 @@ def jpeg(pixels: np.ndarray) -> bytes:
 def invoke(*arguments: object) -> Any:
     app = typer.Typer()
     app.command()(command)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    data, out, *others = (str(argument) for argument in arguments)
+    return CliRunner().invoke(app, [data, "--out", out, *others], env={"COLUMNS": "200"})
 
 
 def start(*arguments: object, program: str = PROGRAM) -> "subprocess.Popen[str]":
     """The command as a process, in a session of its own."""
+    data, out, *others = (str(argument) for argument in arguments)
     return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
+        [sys.executable, "-c", program, data, "--out", out, *others],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -417,7 +417,7 @@ def invoke(*arguments: str) -> Any:
 
 
 def test_command_on_a_healthy_folder(healthy: Path) -> None:
-    result = invoke(str(healthy), "--classes", "2")
+    result = invoke(str(healthy), "--num-classes", "2")
     assert result.exit_code == 0
     assert "images in class folders (class folders)" in result.stdout
     assert "4 images, 2 classes" in result.stdout

@@ -36,7 +36,7 @@ def delta(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_delta_becomes_a_file_with_its_method_reducer_and_labels(delta: Path, tmp_path: Path, clothes: Path) -> None:
     out = tmp_path / "model.safetensors"
-    done = invoke("embedded", "--delta", str(delta), "--out", str(out), "--images", str(clothes), "--classes", "9,0,7")
+    done = invoke("-m", "embedded", "--delta", str(delta), "--out", str(out), "--data", str(clothes), "--classes", "9,0,7")
     assert done.exit_code == 0, done.output
     assert "over 16 images in batches of 1, 7, 8; top-1 agrees on 16 of 16" in done.stdout
     assert "method align, 1 steps, reducer tome:8" in done.stdout
@@ -52,7 +52,9 @@ def test_json_has_the_parity_and_the_metadata(tmp_path: Path) -> None:
     numbers = tmp_path / "classes.txt"
     numbers.write_text("1\n2\n")
     out = tmp_path / "model.safetensors"
-    done = invoke("embedded", "-r", "evit:8", "-f", "checkpoint", "--out", str(out), "--classes", str(numbers), "--json")
+    done = invoke(
+        "-m", "embedded", "-r", "evit:8", "-f", "checkpoint", "--out", str(out), "--classes", str(numbers), "--json"
+    )
     told = json.loads(done.stdout)
     assert told["out"] == str(out)
     assert told["parity"]["difference"] < 1e-5
@@ -70,7 +72,7 @@ def test_json_has_the_parity_and_the_metadata(tmp_path: Path) -> None:
         (["--out", "here.onnx"], "exists already"),
         (["--out", "model.onnx", "--classes", "a,b"], "--classes takes numbers"),
         (["--out", "model.onnx", "--classes", "3,99"], "class mask reaches from 3 to 99"),
-        (["--out", "model.onnx", "--images", "nosuch"], "no folder"),
+        (["--out", "model.onnx", "--data", "nosuch"], "no folder"),
     ],
 )
 def test_refusals_are_one_line(
@@ -84,5 +86,5 @@ def test_refusals_are_one_line(
     monkeypatch.chdir(tmp_path)
     Path("here.onnx").write_text("")
     given = [str(delta) if argument == "DELTA" else argument for argument in arguments]
-    assert message in refused(["export", "embedded", *given], monkeypatch, capsys)
+    assert message in refused(["export", "-m", "embedded", *given], monkeypatch, capsys)
     assert [p.name for p in tmp_path.iterdir()] == ["here.onnx"]

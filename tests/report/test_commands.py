@@ -30,9 +30,9 @@ def test_a_device_that_is_not_there_is_refused_by_the_demo(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["choose", "x", "--source", "x", "-m", "embedded", "--batch", "0"],
+        ["choose", "x", "--source", "x", "-m", "embedded", "--batch-size", "0"],
         ["choose", "x", "--source", "x", "-m", "embedded", "--batches", "1"],
-        ["stats", "x", "y", "-m", "embedded", "--limit", "0"],
+        ["stats", "x", "-o", "y", "-m", "embedded", "--limit", "0"],
     ],
 )
 def test_counts_that_leave_nothing_to_do_are_refused(arguments: list[str]) -> None:

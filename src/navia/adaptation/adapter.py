@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from navia.adaptation.delta import check_delta, read_delta, save_delta
 from navia.adaptation.distributed import Distributed
 from navia.adaptation.guard import Guard, GuardOptions
-from navia.adaptation.statistics import SourceStatistics
+from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.data.loader import batch_images
 from navia.errors import InputError, SpecError
 from navia.integrations.loggers import Callback, Callbacks
@@ -372,8 +372,8 @@ def adapt(
         model: A `ViT` from `navia.load`, a name that `navia.load` takes, or a library's module.
         method: One of `navia.list_methods()`.
         reduce: Token reducer: "tome:8", "evit:8", "tofu:8"; None for no reduction.
-        source: Statistics of clean images, or the file they were saved to. align, navia, foa and foa_bp need them; none
-            with shift=True too, and eata with fisher=True (unless its option fisher is 0).
+        source: Statistics of clean images, the file they were saved to, or a folder of clean images to measure them on.
+            align, navia, foa and foa_bp need them; none with shift=True too, and eata unless its option fisher is 0.
         classes: Class indices to predict (ImageNet-R: its 200 classes); None for all.
         guard: Watch for collapse and restore an earlier state; a `GuardOptions` sets its thresholds.
         distributed: One stream over the processes of torch.distributed, each with its share of the batch.
@@ -399,10 +399,10 @@ def adapt(
     kind = METHODS.get(method)
     if distributed and not dist.is_initialized():
         raise SpecError("distributed=True needs torch.distributed.init_process_group first")
-    if isinstance(source, str | Path):
-        source = SourceStatistics.load(source)
     reducer = parse(reduce)
     reducer.check(vit.depth)
+    if source is not None:
+        source = open_source_statistics(vit, source, reducer, method=method)
     made = kind(
         vit,
         reducer,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from navia.data import sample
 from navia.data.layouts import Layout, detect_layout
-from navia.data.sources import FolderDigest, local_folder
+from navia.data.sources import FolderDigest, digest_folder, local_folder
 from navia.errors import InputError, SpecError
 from navia.io import expand_user, to_bytes
 

@@ -144,7 +144,7 @@ def broadcast_state(adapter: Adapter, start: int) -> int:
     return int(start)
 
 
-class ProcessShare(Shard):
+class ProcessShard(Shard):
     """The part of each batch that this process decodes: decoding is often slower than the model."""
 
     def select(self, indices: list[SampleIndex]) -> list[SampleIndex]:

@@ -3,52 +3,52 @@
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from navia.cli import completion
-from navia.cli.terminal import ImportOption, JsonOption, console, errors, folder_to_write, print_json, print_wide
+from navia.cli import options
+from navia.cli.options import COMPUTE, IMAGES, OUTPUT, choice, option
+from navia.cli.terminal import console, errors, folder_to_write, print_json, print_wide
 
 if TYPE_CHECKING:
     from navia.bench.executors.serial import Failure
     from navia.bench.grid import Done
     from navia.bench.row import Row
 
+PRESETS: Any = {"autocompletion": lambda incomplete: options.suggest(*options.preset_names())(incomplete)}
+
 
 def bench(
-    spec: Annotated[str, typer.Argument(help="YAML file or preset; presets: list them.", autocompletion=completion.presets)],
-    out: Annotated[Path, typer.Option(help="Folder for the rows; finished cells are not run again.")] = Path("bench"),
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Instead of the spec's models.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Local weights for --model.")] = None,
-    data: Annotated[str | None, typer.Option(help="Instead of the spec's data: as for `navia run`.")] = None,
-    source: Annotated[str | None, typer.Option(help="Folder of clean images; by default a part of the data.")] = None,
-    corruption: Annotated[
-        list[str] | None,
-        typer.Option(help="Instead of the spec's corruptions; repeatable.", autocompletion=completion.corruptions),
-    ] = None,
-    severity: Annotated[int | None, typer.Option(help="Instead of the spec's.", min=1, max=5)] = None,
-    images: Annotated[int | None, typer.Option(help="At most so many images of each domain.", min=1)] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Instead of the spec's seeds; repeatable.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images per step.", min=1)] = None,
-    crop_only: Annotated[bool, typer.Option("--crop-only", help="The images of --data are already resized.")] = False,
-    on: Annotated[Literal["local", "ray"], typer.Option(help="Where the cells run.")] = "local",
-    ray_address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
-    cpus: Annotated[float, typer.Option(help="With ray: cores of one cell.", min=0.1)] = 1,
-    gpus: Annotated[float, typer.Option(help="With ray: GPUs of one cell, fractions share one.", min=0)] = 0,
-    workers: Annotated[int, typer.Option(help="Processes that decode the images of a cell.", min=0)] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run, and how long it may take.")] = False,
-    plugins: ImportOption = None,
-    as_json: JsonOption = False,
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="YAML file or preset; see `navia bench presets`.", **PRESETS)],
+    model: options.ModelOrNone = None,
+    checkpoint: options.Checkpoint = None,
+    data: Annotated[str | None, option("--data", IMAGES, "Folder of images, embedded, or datasets:NAME.")] = None,
+    source: options.Source = None,
+    plugins: options.Plugins = None,
+    corruption: options.Corruptions = None,
+    severity: options.SeverityOrNone = None,
+    limit: options.LimitOrNone = None,
+    batch_size: options.BatchSizeOrNone = None,
+    seed: Annotated[list[int] | None, option("--seed", IMAGES, "Seed of the random numbers; repeatable.")] = None,
+    crop_only: options.CropOnly = False,
+    workers: options.Workers = 0,
+    on: Annotated[str, option("--on", COMPUTE, "local or ray.", **choice("executor", lambda: ("local", "ray")))] = "local",
+    ray_address: Annotated[str | None, option("--ray-address", COMPUTE, "Address of a Ray cluster.")] = None,
+    cpus: Annotated[float, option("--cpus", COMPUTE, "Cores of a cell, with ray.", min=0.1)] = 1,
+    gpus: Annotated[float, option("--gpus", COMPUTE, "GPUs of a cell, with ray; may be a fraction.", min=0)] = 0,
+    out: options.Out = Path("bench"),
+    dry_run: Annotated[bool, option("--dry-run", OUTPUT, "Only list the cells and the estimated time.")] = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Run every model x data x method x reducer x seed of a spec and keep one row of each.
+    """Run every model x data x method x reducer x seed of a spec and write one row for each.
 
-    Stop it at any time; the same command goes on with what is missing. A changed spec runs only what is new. A cell that
-    fails does not stop the others; the command ends with exit code 1 then, and tries it again the next time.
+    Options replace the values of the spec. Stop it at any time: the same command runs only what is missing. A cell that
+    fails does not stop the others; then the exit code is 1, and the next run tries it again.
 
-        navia bench paper-table1 --model timm:deit_tiny_patch16_224 --data imagenet/val --out results
+        navia bench paper-table1 -m timm:deit_tiny_patch16_224 --data imagenet/val
     """
     from navia.bench.executors.ray import ray_executor
     from navia.bench.executors.serial import run_serial
@@ -65,7 +65,7 @@ def bench(
         return
     asked = load_spec(spec).scaled(
         model=model, checkpoint=checkpoint, data=data, source=source, corruptions=corruption,
-        severity=severity, images=images, seeds=seed, batch=batch, crop_only=crop_only,
+        severity=severity, images=limit, seeds=seed, batch=batch_size, crop_only=crop_only,
     )  # fmt: skip
     store = Store(folder_to_write(out))
     if dry_run:

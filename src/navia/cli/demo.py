@@ -5,23 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from navia.cli import completion
+from navia.cli import options
 from navia.cli.terminal import (
-    CheckpointOption,
-    CropOnlyOption,
-    DeviceOption,
-    ImportOption,
-    JsonOption,
-    LabelsOption,
-    ModelOption,
-    NumClassesOption,
     console,
     errors,
     file_to_write,
@@ -29,7 +20,6 @@ from navia.cli.terminal import (
     print_json,
     print_wide,
 )
-from navia.data import SOURCE_IMAGES
 from navia.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,46 +33,39 @@ SHIFTS = ("gaussian_noise", "contrast", "brightness")  # those that need numpy a
 
 
 def demo(
-    model: ModelOption = "embedded",
-    checkpoint: CheckpointOption = None,
-    num_classes: NumClassesOption = None,
-    labels: LabelsOption = None,
-    images: Annotated[
-        str, typer.Option(help=f"Your own clean images in class folders ({SOURCE_IMAGES} of them become the source).")
-    ] = "embedded",
-    corruption: Annotated[
-        list[str] | None,
-        typer.Option(help="Which shifts to show, e.g. fog; repeatable.", autocompletion=completion.corruptions),
-    ] = None,
-    severity: Annotated[int, typer.Option(help="Of the shifts.", min=1, max=5)] = 2,
-    reduce: Annotated[
-        str, typer.Option("--reduce", "-r", help="Token reducer of the merged rows.", autocompletion=completion.reducers)
-    ] = "tome:24",
-    count: Annotated[int, typer.Option(help="Images per shift.", min=64)] = 512,
-    batch: Annotated[int, typer.Option(help="Images per step.", min=1)] = 16,
-    seed: Annotated[int, typer.Option(help="Order of the images.", min=0)] = 0,
-    out: Annotated[Path, typer.Option(help="Where the report goes (HTML).")] = Path("navia-demo.html"),
-    crop_only: CropOnlyOption = False,
-    device: DeviceOption = "auto",
-    plugins: ImportOption = None,
-    as_json: JsonOption = False,
+    model: options.Model = "embedded",
+    checkpoint: options.Checkpoint = None,
+    num_classes: options.NumClasses = None,
+    labels: options.Labels = None,
+    data: Annotated[str, options.option("--data", options.IMAGES, "Your own clean images in class folders.")] = "embedded",
+    corruption: options.Corruptions = None,
+    severity: options.Severity = 2,
+    reduce: options.Reduce = "tome:24",
+    limit: options.Limit = 512,
+    batch_size: options.BatchSize = 16,
+    seed: options.Seed = 0,
+    out: options.Out = Path("navia-demo.html"),
+    crop_only: options.CropOnly = False,
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
+    as_json: options.Json = False,
 ) -> None:
     """Show what a shift does to a model, what adaptation gives back, and what merging tokens costs. Needs no network.
 
-    Every number is computed here and now. With --model and --images the same story is told on your own ViT:
+    Every number is computed here and now. With --model and --data the same story is told on your own ViT:
 
-        navia demo --model timm:deit_tiny_patch16_224 --images imagenet/val --reduce tome:8 --severity 5 --batch 64
+        navia demo --model timm:deit_tiny_patch16_224 --data imagenet/val -r tome:8 --severity 5 -b 64
     """
     from navia.bench.demo import PLAIN, run_demo
     from navia.report.files import save_text
 
     out = file_to_write(out, "navia-demo.html")
     vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
-    source, opened = _pictures(images, vit)
+    source, opened = _pictures(data, vit)
     clean, classes = opened.domains[0].images, opened.classes
     domains = _shifts(clean, corruption or SHIFTS, severity)
-    shown = min(count, len(clean))
-    steps = len(domains) * len(PLAIN) * -(-shown // batch)
+    shown = min(limit, len(clean))
+    steps = len(domains) * len(PLAIN) * -(-shown // batch_size)
     rows: list[Row] = []
     started = time.perf_counter()
     progress = Progress(TextColumn("adapting"), BarColumn(), TimeRemainingColumn(), console=errors)
@@ -94,14 +77,16 @@ def demo(
         live.start()
     try:
         advance = {"on_batch": lambda: progress.advance(task)}
-        for rows in run_demo(vit, source, domains, reduce, classes=classes, images=count, batch=batch, seed=seed, **advance):
+        for rows in run_demo(
+            vit, source, domains, reduce, classes=classes, images=limit, batch=batch_size, seed=seed, **advance
+        ):
             if live:
                 live.update(Group(_table(rows, domains), progress))
     finally:
         if live:
             live.stop()
     seconds = time.perf_counter() - started
-    page = _page(vit, rows, domains, opened, shown, batch, seed, _next_steps(model, images))
+    page = _page(vit, rows, domains, opened, shown, batch_size, seed, _next_steps(model, data))
     save_text(out, page)
     if as_json:
         print_json([_as_dict(row, domains) for row in rows])
@@ -110,7 +95,7 @@ def demo(
     for line in _closing(rows, domains, shown):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"{seconds:.0f} s. Pictures, plots and the protocol: {out}", markup=False, highlight=False, soft_wrap=True)
-    for sentence, command in _next_steps(model, images):
+    for sentence, command in _next_steps(model, data):
         console.print(f"{sentence}\n    {command}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -178,7 +163,7 @@ def _next_steps(model: str, images: str) -> list[tuple[str, str]]:
     return [
         (
             "The same on your own model and clean images in class folders:",
-            f"navia demo {own} --images FOLDER --reduce tome:8 --severity 5 --batch 64",
+            f"navia demo {own} --data FOLDER --reduce tome:8 --severity 5 -b 64",
         ),
         (
             "Adapt on a folder of images from the field:",

@@ -1,5 +1,7 @@
-"""The command line: `navia COMMAND`. Prints results to stdout, problems to stderr; exit code 0 done, 1 refused, 2 misuse."""
+"""The command line: `navia COMMAND`. Results go to stdout, problems to stderr; exit code 0 done, 1 refused, 2 misuse, and
+130 after Ctrl-C (by typer)."""
 
+import importlib
 import io
 import sys
 from typing import Annotated
@@ -7,32 +9,19 @@ from typing import Annotated
 import typer
 
 from navia import __version__
-from navia.cli.bench import bench
-from navia.cli.choose import choose
-from navia.cli.corrupt import corrupt
-from navia.cli.cost import cost
-from navia.cli.demo import demo
-from navia.cli.doctor import doctor
-from navia.cli.explain import explain
-from navia.cli.export import export
-from navia.cli.methods import methods
-from navia.cli.report import report
-from navia.cli.run import run
-from navia.cli.serve import serve
-from navia.cli.stats import stats
-from navia.cli.terminal import console, errors
-from navia.cli.tokens import tokens
+from navia.cli.options import Command
+from navia.cli.terminal import console, errors, print_line
 from navia.errors import NaviaError
 
-app = typer.Typer(
-    name="navia",
-    help="Efficient test-time adaptation of Vision Transformers.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-for command in (demo, doctor, run, bench, report, explain, serve, stats, choose, export, corrupt, cost, tokens, methods):
-    from_environment = {"auto_envvar_prefix": "NAVIA_SERVE"} if command is serve else None  # NAVIA_SERVE_PORT for --port
-    app.command(context_settings=from_environment)(command)
+COMMANDS = (
+    "demo", "run", "evaluate", "bench", "report", "explain", "stats", "choose", "cost", "doctor", "corrupt", "tokens",
+    "methods", "export", "serve",
+)  # fmt: skip
+app = typer.Typer(name="navia", no_args_is_help=True, pretty_exceptions_enable=False)
+for command in COMMANDS:
+    from_environment = {"auto_envvar_prefix": "NAVIA_SERVE"} if command == "serve" else None  # NAVIA_SERVE_PORT for --port
+    function = getattr(importlib.import_module(f"navia.cli.{command}"), command)
+    app.command(cls=Command, context_settings=from_environment)(function)
 
 
 def _version(asked: bool) -> None:
@@ -55,8 +44,5 @@ def main() -> None:
     try:
         app()
     except NaviaError as error:
-        errors.print(f"navia: {error.command_line}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"navia: {error.command_line}", errors)
         sys.exit(1)
-    except KeyboardInterrupt:
-        errors.print("navia: interrupted")
-        sys.exit(130)

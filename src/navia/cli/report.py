@@ -9,21 +9,23 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from navia.cli.terminal import JsonOption, console, folder_to_write, print_json, print_wide
+from navia.cli import options
+from navia.cli.terminal import console, folder_to_write, print_json, print_wide
 
 if TYPE_CHECKING:
     from navia.report.results import Block, Results, Table
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `navia bench --out DIR` fills, or has filled.")],
-    out: Annotated[Path | None, typer.Option(help="Where the report goes; DIR/report by default.")] = None,
-    as_json: JsonOption = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder written by `navia bench`.")],
+    out: options.OutOrNone = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Put the rows of a benchmark into comparable tables: Markdown, LaTeX, CSV, figures and a page.
+    """Write the rows of a benchmark as tables (Markdown, LaTeX, CSV), figures and a page, to DIR/report by default.
 
-    Each spec that was run into DIR has a table of its own. Rows that must not be compared (other weights, other pictures,
-    ...) go to separate tables, and the report says why. It may be made while the benchmark is still running.
+    Each spec has its own table. Rows that must not be compared (other weights, other images, ...) go to separate tables, and
+    the report says why. It works while the benchmark is still running. If DIR contains a speed.json (`benchmarks/speed.py
+    --json`), the page has a section on it.
 
         navia report results
     """

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navia.cli import options
 from navia.cli.terminal import (
-    CheckpointOption,
-    CropOnlyOption,
-    DeviceOption,
-    ImportOption,
-    LabelsOption,
-    MethodOption,
-    ModelOption,
-    NumClassesOption,
-    ReduceOption,
-    SourceOption,
     load_model,
     method_options,
 )
@@ -32,14 +23,14 @@ KEY_VARIABLE = "NAVIA_KEY"
 
 
 def serve(
-    model: ModelOption,
-    checkpoint: CheckpointOption = None,
-    num_classes: NumClassesOption = None,
-    labels: LabelsOption = None,
-    source: SourceOption = None,
-    method: MethodOption = "navia",
-    reduce: ReduceOption = "none",
-    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Of the method, key=value; repeatable.")] = None,
+    model: options.Model,
+    checkpoint: options.Checkpoint = None,
+    num_classes: options.NumClasses = None,
+    labels: options.Labels = None,
+    source: options.Source = None,
+    method: options.Method = "navia",
+    reduce: options.Reduce = "none",
+    opt: options.Opt = None,
     host: Annotated[str, typer.Option(help="Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
     name: Annotated[
@@ -52,7 +43,7 @@ def serve(
         Path | None,
         typer.Option(help=f"API keys, a line each: NAME:KEY, or KEY without a colon. Or one key in ${KEY_VARIABLE}."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images answered together, at most.", min=1)] = 16,
+    batch_size: options.BatchSize = 16,
     wait: Annotated[float, typer.Option(help="Milliseconds that an image waits for others, at most.", min=0)] = 5.0,
     adapt_batch: Annotated[int, typer.Option(help="Images of one adaptation step.", min=1)] = 32,
     adapt_wait: Annotated[float, typer.Option(help="Seconds after which a step is made with fewer (8 at least).")] = 30.0,
@@ -72,13 +63,15 @@ def serve(
     max_connections: Annotated[int, typer.Option(help="Connections at a time; more are refused (503).", min=1)] = 1024,
     timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive, and for an answer.", min=0.1)] = 30.0,
     keep_images: Annotated[int, typer.Option(help="Pictures kept in memory for the dashboard; 0: none.", min=0)] = 12,
-    crop_only: CropOnlyOption = False,
-    device: DeviceOption = "auto",
-    plugins: ImportOption = None,
+    crop_only: options.CropOnly = False,
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
 ) -> None:
     """Answer over HTTP, and adapt to the images behind the answers.
 
         navia serve --model timm:deit_tiny_patch16_224 --source clean/ --reduce tome:8 --state state/
+
+    Every option can come from an environment variable: NAVIA_SERVE_PORT for --port.
 
     Dashboard at /, OpenAPI at /openapi.json, Prometheus at /metrics. Ctrl-C or SIGTERM: answers what is under way, writes a
     checkpoint, and ends.
@@ -93,7 +86,7 @@ def serve(
         raise InputError(f"{host} can be reached from other machines: give --key-file or ${KEY_VARIABLE}")
     settings = Settings(
         pace=Pace(
-            batch=batch,
+            batch=batch_size,
             wait=wait / 1000,
             adapt_batch=adapt_batch,
             adapt_wait=adapt_wait,
@@ -123,10 +116,10 @@ def serve(
         folder.claim()
         folder.release()
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
-    options = method_options(method, option)
+    method_settings = method_options(method, opt)
     vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
     statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
-    service = Service(vit, method, reduce, statistics, settings=settings, state=state, **options)
+    service = Service(vit, method, reduce, statistics, settings=settings, state=state, **method_settings)
     _run(service, host, port, timeout)
 
 

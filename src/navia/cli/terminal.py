@@ -1,19 +1,19 @@
-"""What the commands share: where they print, and the options that several of them have."""
+"""What the commands share: printing, progress, loading a model, and checks of files to write."""
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from navia.cli import completion
-from navia.data import SOURCE_IMAGES
 from navia.errors import InputError, NaviaError
 
 if TYPE_CHECKING:
@@ -22,62 +22,46 @@ if TYPE_CHECKING:
 console = Console()
 errors = Console(stderr=True)
 
-MODEL_HELP = "timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded."
-ModelOption = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP, autocompletion=completion.models)]
-CheckpointOption = Annotated[Path | None, typer.Option(help="Local weights (.safetensors or .pth); nothing is downloaded.")]
-NumClassesOption = Annotated[
-    int | None,
-    typer.Option("--num-classes", help="Classes of the weights in --checkpoint; by default read from the file.", min=1),
-]
-LabelsOption = Annotated[
-    str | None,
-    typer.Option("--labels", help="Names of the classes: imagenet, or a file with one name per line."),
-]
-MethodOption = Annotated[
-    str, typer.Option(help="Adaptation method; see `navia methods`.", autocompletion=completion.methods)
-]
-ReduceOption = Annotated[
-    str,
-    typer.Option("--reduce", "-r", help="Token reducer: none, tome:8, evit:8, tofu:8.", autocompletion=completion.reducers),
-]
-ReduceOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--reduce",
-        "-r",
-        help="none, tome:8, evit:8, tofu:8, tome:8,-1, tome:[8,4]; repeatable.",
-        autocompletion=completion.reducers,
-    ),
-]
-SourceOption = Annotated[
-    str | None,
-    typer.Option(help=f"Clean images (folder; {SOURCE_IMAGES} are used), statistics from `navia stats`, or embedded."),
-]
-CorruptionOption = Annotated[
-    str | None, typer.Option(help="Corrupt the images on the way, e.g. fog.", autocompletion=completion.corruptions)
-]
-SeverityOption = Annotated[int, typer.Option(help="Of the corruption.", min=1, max=5)]
-CropOnlyOption = Annotated[bool, typer.Option("--crop-only", help="The images are already resized.")]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")]
-LeanOption = Annotated[bool, typer.Option("--lean", help="Less memory for gradients, more time; the same answers.")]
-PrecisionOption = Annotated[str, typer.Option(help="float32, or bfloat16 (quicker only where the hardware has it).")]
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
-    from navia.registry import load_plugin
-
-    for name in () if context.resilient_parsing else names or ():
-        load_plugin(name)
-    return names
+def print_line(text: str, where: Console = console) -> None:
+    """Print the text unchanged: no markup in file names, no line break inside a command."""
+    where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-ImportOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import", help="Python file or module with methods or reducers of your own; repeatable.", callback=_load_plugins
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+def print_wide(table: Table) -> None:
+    """Print the whole table even if the terminal is narrower: a shortened number would mislead."""
+    width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(width, console.width)).print(table)
+
+
+@contextlib.contextmanager
+def progress(unit: str) -> Iterator[Callable[..., None]]:
+    """Give a function that shows (done, total, note=""): a bar on a terminal, elsewhere a line on stderr for each tenth."""
+    if errors.is_terminal:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=errors, transient=True) as bar:
+            task = bar.add_task(unit, total=None)
+            yield lambda done, total, note="": bar.update(
+                task, completed=done, total=total, description=f"{unit} {note}".rstrip()
+            )
+        return
+    first: tuple[float, int] | None = None
+    shown = -1
+
+    def print_tenths(done: int, total: int | None, note: str = "") -> None:
+        nonlocal first, shown
+        now, tenths = time.perf_counter(), done * 10 // total if total else shown
+        began, before = first = first or (now, done)
+        if total and tenths != shown:
+            left = f", {(now - began) / (done - before) * (total - done):.0f} s left" if before < done < total else ""
+            print_line(f"{done} of {total} {unit}{left}", errors)
+        shown = tenths
+
+    yield print_tenths
 
 
 def load_model(
@@ -85,7 +69,7 @@ def load_model(
     checkpoint: Path | None,
     crop_only: bool = False,
     device: str = "cpu",
-    lean: bool = False,
+    grad_checkpointing: bool = False,
     precision: str = "float32",
     *,
     num_classes: int | None = None,
@@ -100,14 +84,16 @@ def load_model(
     where = find_device(device)
     if where.type == "cpu":
         keep_freed_memory()
-    vit = load(model, checkpoint=checkpoint, grad_checkpointing=lean, precision=precision, labels=labels, **own).to(where)
+    vit = load(
+        model, checkpoint=checkpoint, grad_checkpointing=grad_checkpointing, precision=precision, labels=labels, **own
+    ).to(where)
     if crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
     return vit
 
 
 def method_options(method: str, pairs: list[str] | None) -> dict[str, Any]:
-    """Options of a method from the pairs of --option; anything that is none of its own is refused by name."""
+    """Options of a method from the pairs of --opt; unknown options are refused by name."""
     from navia.methods.base import METHODS
 
     options = parse_options(pairs)
@@ -116,12 +102,12 @@ def method_options(method: str, pairs: list[str] | None) -> dict[str, Any]:
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
-    """key=value pairs of --option; values as JSON where they are (0.01, true, [0, 1]), as text otherwise."""
+    """Parse KEY=VALUE pairs; a value is JSON if it can be (0.01, true, [0, 1]), else text."""
     options: dict[str, Any] = {}
     for pair in pairs or []:
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise InputError(f"--option needs key=value, not {pair!r}")
+            raise InputError(f"--opt needs KEY=VALUE, not {pair!r}")
         try:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
@@ -129,18 +115,8 @@ def parse_options(pairs: list[str] | None) -> dict[str, Any]:
     return options
 
 
-def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def print_wide(table: Table) -> None:
-    """In full, even where the terminal is narrower: a number or reducer cut short would mislead."""
-    width = console.measure(table, options=console.options.update(max_width=1000)).maximum
-    Console(width=max(width, console.width)).print(table)
-
-
 def file_to_write(out: Path, default: str) -> Path:
-    """`out`, or the file `default` in it where it is a folder. Refused before any work where nothing could be written."""
+    """Return `out`, or `out/default` if it is a folder; refuse before any work what cannot be written."""
     if out.is_dir():
         out = out / default
     if out.is_dir() or (out.exists() and not os.access(out, os.W_OK)):
@@ -150,7 +126,7 @@ def file_to_write(out: Path, default: str) -> Path:
 
 
 def folder_to_write(out: Path) -> Path:
-    """`out`, refused before any work where it is a file or nothing could be written in it."""
+    """Return `out`; refuse before any work a file or a folder that cannot be written."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{str(out)!r} is a file, not a folder: give another folder to write to")
     _check_writable(out, out)
@@ -158,8 +134,8 @@ def folder_to_write(out: Path) -> Path:
 
 
 def _check_writable(folder: Path, out: Path) -> None:
-    """Nothing is left behind: the folder itself is made when there is something to write."""
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    """Leaves nothing behind; the folder itself is made when there is something to write."""
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     try:
         if not existing.is_dir():
             raise NotADirectoryError(f"{str(existing)!r} is a file, not a folder")

@@ -1,38 +1,28 @@
-"""`navia tokens`: Draw which patches were merged."""
+"""`navia tokens`: draw which patches were merged."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from navia.cli.terminal import (
-    CheckpointOption,
-    ImportOption,
-    JsonOption,
-    ModelOption,
-    NumClassesOption,
-    ReduceOptions,
-    console,
-    file_to_write,
-    load_model,
-    print_json,
-    write,
-)
+from navia.cli import options
+from navia.cli.options import OUTPUT, option
+from navia.cli.terminal import file_to_write, load_model, print_json, print_line, write
 from navia.errors import InputError
 
 
 def tokens(
-    image: Annotated[Path, typer.Argument(help="A picture.")],
-    model: ModelOption = "timm:vit_base_patch16_224.augreg2_in21k_ft_in1k",
-    checkpoint: CheckpointOption = None,
-    num_classes: NumClassesOption = None,
-    reduce: ReduceOptions = None,
-    out: Annotated[Path, typer.Option(help="Where the drawing goes.")] = Path("tokens.png"),
-    scale: Annotated[int, typer.Option(help="Enlargement of the drawing.", min=1, max=8)] = 2,
-    plugins: ImportOption = None,
-    as_json: JsonOption = False,
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="Image file.")],
+    model: options.Model = "timm:vit_base_patch16_224",
+    checkpoint: options.Checkpoint = None,
+    num_classes: options.NumClasses = None,
+    reduce: options.Reducers = None,
+    out: options.Out = Path("tokens.png"),
+    scale: Annotated[int, option("--scale", OUTPUT, "Scale factor of the drawing.", min=1, max=8)] = 2,
+    plugins: options.Plugins = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Draw a picture beside the groups that its patches were merged into (grey: dropped)."""
+    """Draw an image beside the groups that its patches were merged into (grey: dropped)."""
     from PIL import Image
 
     from navia.data.preprocessing import open_image
@@ -43,13 +33,12 @@ def tokens(
     if out.suffix.lower() not in Image.registered_extensions():
         raise InputError(f"cannot write {str(out)!r}: its name must end with .png, .jpg or that of another image format")
     reducers = [parse(spec) for spec in reduce or ["tome:8"]]
-    picture = open_image(image)
+    pixels = open_image(image)
     vit = load_model(model, checkpoint, num_classes=num_classes)
-    drawing = draw(vit, picture, reducers, scale)
-    write(out, drawing.save)
+    write(out, draw(vit, pixels, reducers, scale).save)
     if as_json:
-        described = vit.preprocessing.as_dict()
-        print_json({"out": str(out), "reduce": [str(r) for r in reducers], "preprocessing": described})
+        preprocessing = vit.preprocessing.as_dict()
+        print_json({"out": str(out), "reduce": [str(reducer) for reducer in reducers], "preprocessing": preprocessing})
         return
-    console.print(f"{vit.name}: {vit.preprocessing.describe()}", markup=False)
-    console.print(f"image, {', '.join(str(r) for r in reducers)} -> {out}", markup=False, soft_wrap=True)
+    print_line(f"{vit.name}: {vit.preprocessing.describe()}")
+    print_line(f"image, {', '.join(map(str, reducers))} -> {out}")
