@@ -541,7 +541,6 @@ def test_status_and_pictures(make: Callable[..., Service], images: Tensor) -> No
     service = make()
     predict(service, images[:8])
     until(lambda: service.predictor.step == 1)
-    service._sample()
     now = service.status()
     assert now.ready
     assert sum(found.count for found in now.classes) == 8

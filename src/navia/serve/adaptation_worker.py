@@ -64,7 +64,7 @@ class AdaptationWorker(threading.Thread):
         self._worked = self._waited = 0.0  # seconds since the start of the last step
         self._since = self.clock()  # start of the current work or wait
         self._published: dict[str, Tensor] = {}
-        self._unsaved_since: float | None = None  # None: the newest checkpoint is up to date
+        self._checkpoint_due = math.inf  # inf: the newest checkpoint is up to date
         adapter.method.breathe = self._on_block
 
     # ---- called from other threads
@@ -141,7 +141,7 @@ class AdaptationWorker(threading.Thread):
         use_threads(self.batching.adapt_threads)  # as many as the predictor has would slow it down even while they wait
         if sys.platform == "linux":  # elsewhere the priority is that of the whole process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        self._remember()
+        self._history.append(self.adapter.state_dict())
         while not self._stopping:
             self._wait()
             self._run_commands()
@@ -150,7 +150,7 @@ class AdaptationWorker(threading.Thread):
                 self._busy = True
                 self._adapt(images)
                 self._busy = False
-            if self._seconds_to_checkpoint() <= 0:
+            if self.clock() >= self._checkpoint_due:
                 self.checkpoint()
         self._run_commands()
         self.checkpoint()
@@ -163,7 +163,7 @@ class AdaptationWorker(threading.Thread):
         """Wait for something to do. Wakes up now and then, as the end of an overload is not signalled."""
         with self._changed:
             if not (self._commands or self._stopping or self._ready()):
-                self._changed.wait(max(0.0, min(0.1 if self._images else 5.0, self._seconds_to_checkpoint())))
+                self._changed.wait(max(0.0, min(0.1 if self._images else 5.0, self._checkpoint_due - self.clock())))
 
     def _ready(self) -> bool:
         """Whether a step should start now."""
@@ -221,7 +221,7 @@ class AdaptationWorker(threading.Thread):
             self.stats.event("guard", f"step {self.last.number}: {self.last.guard}")
         self._state_changed()
         if self.adapter.steps % self.settings.checkpoint_every == 0:
-            self._remember()
+            self._history.append(self.adapter.state_dict())
             self.checkpoint()
 
     def _recover(self, error: Exception) -> None:
@@ -267,32 +267,24 @@ class AdaptationWorker(threading.Thread):
 
     def checkpoint(self) -> None:
         """Write the state, unless the newest checkpoint has it already."""
-        if self.checkpoints is None or self.off or self._unsaved_since is None:
+        if self.checkpoints is None or math.isinf(self._checkpoint_due):
             return
         try:
             self.checkpoints.write(self.adapter, self.stats.saved_counters())
-            self._unsaved_since = None
+            self._checkpoint_due = math.inf
         except OSError as error:  # a full disk must not end the adaptation
             self.stats.checkpoint_failures.inc()
-            self._unsaved_since = self.clock()  # the next try comes after the usual time
+            self._checkpoint_due = self.clock() + self.settings.checkpoint_seconds
             self.stats.event("error", f"no checkpoint: {error.strerror}")
-
-    def _seconds_to_checkpoint(self) -> float:
-        if self.checkpoints is None or self.off or self._unsaved_since is None:
-            return math.inf
-        return self._unsaved_since + self.settings.checkpoint_seconds - self.clock()
 
     def _state_changed(self) -> None:
         self.publish()
-        if self._unsaved_since is None:
-            self._unsaved_since = self.clock()
+        if self.checkpoints is not None and not self.off:
+            self._checkpoint_due = min(self._checkpoint_due, self.clock() + self.settings.checkpoint_seconds)
 
     def _restart(self) -> None:
         self.last = None
         self._history.clear()
-        self._remember()
+        self._history.append(self.adapter.state_dict())
         self._state_changed()
         self.checkpoint()
-
-    def _remember(self) -> None:
-        self._history.append(self.adapter.state_dict())

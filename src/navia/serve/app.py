@@ -22,11 +22,10 @@ from starlette.types import Receive, Scope, Send
 from navia import __version__
 from navia.adaptation.delta import DeltaError
 from navia.errors import InputError, NaviaError
+from navia.serve import schemas
 from navia.serve.decoding import decode_images
 from navia.serve.middleware import DASHBOARD_FILES, AccessMiddleware, RequestRefusedError
 from navia.serve.predictor import BusyError
-from navia.serve.schemas import ControlReply, ErrorReply, PredictBody, PredictReply, ReadyReply, RecentReply, Status
-from navia.serve.schemas import encode_reply as encode
 from navia.serve.service import Service
 from navia.serve.settings import TOP_K, Limits
 from navia.serve.stats import count
@@ -34,7 +33,6 @@ from navia.serve.stats import count
 _BYTES = "application/octet-stream"  # a delta as safetensors, an image file or an array
 _ARRAYS = (_BYTES, "application/x-npy")
 _FILE = {"type": "string", "format": "binary"}
-_TEXT = {"schema": {"type": "string"}}
 _EVENT = {"schema": {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}}
 _FORM = {
     "type": "object",
@@ -53,7 +51,7 @@ def _body(**kinds: Any) -> dict[str, Any]:
 
 
 _PREDICT_BODY = _body(
-    **{"application/json": PredictBody.model_json_schema(), "multipart/form-data": _FORM, "image/*": _FILE},
+    **{"application/json": schemas.PredictBody.model_json_schema(), "multipart/form-data": _FORM, "image/*": _FILE},
     **dict.fromkeys(_ARRAYS, _FILE),
 )
 
@@ -61,34 +59,25 @@ _PREDICT_BODY = _body(
 def _errors(*codes: int, **content: Any) -> dict[int | str, dict[str, Any]]:
     """Replies of a route for OpenAPI: its error codes, and the content of a success that is not JSON."""
     success: dict[int | str, dict[str, Any]] = {200: {"content": content}} if content else {}
-    return success | {code: {"model": ErrorReply} for code in (401, 403, 408, 413, 429, *codes)}
+    return success | {code: {"model": schemas.ErrorReply} for code in (401, 403, 408, 413, 429, *codes)}
 
 
 def make_app(service: Service, loopback: bool = True) -> FastAPI:
-    """Make the application of a started service; the caller stops the service.
-
-    Args:
-        service: A service after `start()`.
-        loopback: The application listens on this machine only; requests for other host names are refused.
-    """
+    """Make the application of a service, which the caller starts and stops. loopback: it listens on this machine only."""
     app = FastAPI(title="navia", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(AccessMiddleware, settings=service.settings, loopback=loopback, on_refused=service.stats.refuse)
     _add_predict(app, service)
     _add_control(app, service)
     _add_monitoring(app, service)
-    _add_health(app, service)
     _add_dashboard(app)
     _add_error_handlers(app, service)
     return app
 
 
-# ---- routes
-
-
 def _add_predict(app: FastAPI, service: Service) -> None:
     limits, responses = service.settings.limits, _errors(400, 415, 422, 503, 504)
 
-    @app.post("/v1/predict", response_model=PredictReply, responses=responses, openapi_extra=_PREDICT_BODY)
+    @app.post("/v1/predict", response_model=schemas.PredictReply, responses=responses, openapi_extra=_PREDICT_BODY)
     async def predict(request: Request) -> Response:
         """Classify images: JSON with base64, a multipart form of files, or one image or array as the body."""
         arrived = time.monotonic()
@@ -96,7 +85,7 @@ def _add_predict(app: FastAPI, service: Service) -> None:
         decoding = service.decoders.submit(decode_images, files, service.vit.preprocessing, limits)
         images = await _result(decoding, limits.timeout)
         output = await _result(service.predictor.submit(images), limits.timeout)
-        content = await asyncio.to_thread(encode, output, service.labels, top)  # meanwhile other requests are served
+        content = await asyncio.to_thread(schemas.encode_reply, output, service.labels, top)  # other requests go on
         service.stats.replied(time.monotonic() - arrived)
         return Response(content, media_type="application/json")
 
@@ -104,26 +93,26 @@ def _add_predict(app: FastAPI, service: Service) -> None:
 def _add_control(app: FastAPI, service: Service) -> None:
     timeout = service.settings.limits.timeout
 
-    async def reply(command: "Future[str]") -> ControlReply:
+    async def reply(command: "Future[str]") -> schemas.ControlReply:
         return service.control_reply(await _result(command, timeout))
 
     @app.post("/v1/pause", responses=_errors())
-    async def pause() -> ControlReply:
+    async def pause() -> schemas.ControlReply:
         """Stop adapting; predictions continue."""
         return service.pause(True)
 
     @app.post("/v1/resume", responses=_errors())
-    async def resume() -> ControlReply:
+    async def resume() -> schemas.ControlReply:
         """Adapt again."""
         return service.pause(False)
 
     @app.post("/v1/reset", responses=_errors(503, 504))
-    async def reset() -> ControlReply:
+    async def reset() -> schemas.ControlReply:
         """Return to the source model."""
         return await reply(service.reset())
 
     @app.post("/v1/rollback", responses=_errors(503, 504))
-    async def rollback() -> ControlReply:
+    async def rollback() -> schemas.ControlReply:
         """Return to the last remembered state, some steps ago."""
         return await reply(service.rollback())
 
@@ -134,13 +123,14 @@ def _add_control(app: FastAPI, service: Service) -> None:
         return Response(await _result(service.delta(), timeout), media_type=_BYTES, headers=headers)
 
     @app.put("/v1/delta", responses=_errors(422, 503, 504), openapi_extra=_body(**{_BYTES: _FILE}))
-    async def put_delta(request: Request) -> ControlReply:
+    async def put_delta(request: Request) -> schemas.ControlReply:
         """Continue from a delta of the same model, method and reducer."""
         return await reply(service.load_delta(await request.body()))
 
 
 def _add_monitoring(app: FastAPI, service: Service) -> None:
     streams, cached = 0, (-math.inf, "")  # time and text of the last status that was made for a stream
+    health: dict[int | str, dict[str, Any]] = {code: {"model": schemas.ErrorReply} for code in (403, 503)}
 
     class EventStream(StreamingResponse):
         """Counts as an open dashboard from before the first byte until it ends, however it ends."""
@@ -156,14 +146,14 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
                 streams -= 1
 
     @app.get("/v1/status", responses=_errors())
-    async def status() -> Status:
+    async def status() -> schemas.Status:
         """The status of the service."""
         return service.status()
 
     @app.get("/v1/recent", responses=_errors(422))
-    async def recent(after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> RecentReply:
+    async def recent(after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> schemas.RecentReply:
         """The last images and their predictions."""
-        return RecentReply(images=await asyncio.to_thread(service.recent_images, after))
+        return schemas.RecentReply(images=await asyncio.to_thread(service.recent_images, after))
 
     @app.get("/v1/events", responses=_errors(503, **{"text/event-stream": _EVENT}))
     async def events(once: bool = False) -> StreamingResponse:
@@ -181,29 +171,25 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
                 return
             await asyncio.sleep(1 - time.monotonic() % 1)  # all streams at the same moment, so that they share one status
 
-    @app.get("/metrics", responses=_errors(**{"text/plain": _TEXT}))
+    @app.get("/metrics", responses=_errors(**{"text/plain": {"schema": {"type": "string"}}}))
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         return Response(service.metrics(), media_type="text/plain; version=0.0.4")
 
-
-def _add_health(app: FastAPI, service: Service) -> None:
-    responses: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (403, 503)}
-
-    @app.get("/healthz", responses=responses)
+    @app.get("/healthz", responses=health)
     async def healthz() -> dict[str, str]:
         """Whether the process works; restart it otherwise."""
         if service.ready and not service.alive:
             raise HTTPException(503, "a thread of the service ended")
         return {"status": "ok"}
 
-    @app.get("/readyz", responses=responses)
-    async def readyz() -> ReadyReply:
+    @app.get("/readyz", responses=health)
+    async def readyz() -> schemas.ReadyReply:
         """Whether the service accepts requests, and the age of the newest checkpoint."""
         if not (service.ready and service.alive):
             raise HTTPException(503, "not ready")
         failures = count(service.stats.checkpoint_failures)
-        return ReadyReply(checkpoint_seconds_ago=service.checkpoint_age, checkpoint_failures=failures)
+        return schemas.ReadyReply(checkpoint_seconds_ago=service.checkpoint_age, checkpoint_failures=failures)
 
 
 def _add_dashboard(app: FastAPI) -> None:
@@ -213,9 +199,6 @@ def _add_dashboard(app: FastAPI) -> None:
 
     for path in DASHBOARD_FILES:
         app.add_route(path, get, methods=["GET"], include_in_schema=False)
-
-
-# ---- errors
 
 
 def _add_error_handlers(app: FastAPI, service: Service) -> None:
@@ -260,9 +243,6 @@ def _join(errors: Sequence[Any]) -> str:
     return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in errors[:3])
 
 
-# ---- requests
-
-
 async def _result(future: "Future[Result]", timeout: float) -> Result:
     """The result, or TimeoutError. A task that has not started by then never starts; a running one continues."""
     try:
@@ -292,7 +272,7 @@ async def _read_request(request: Request, limits: Limits) -> tuple[list[bytes], 
 
 def _read_json(content: bytes) -> tuple[list[bytes], int]:
     try:
-        body = PredictBody.model_validate_json(content)
+        body = schemas.PredictBody.model_validate_json(content)
     except pydantic.ValidationError as error:
         raise RequestRefusedError(422, "request", _join(error.errors())) from error
     files = []

@@ -91,7 +91,8 @@ class Client:
 
     def load_delta(self, path: str | Path) -> Reply:
         """Let the service continue from a delta of the same model, method and reducer."""
-        return self._request("PUT", "/v1/delta", Path(path).read_bytes())
+        reply = self._send("PUT", "/v1/delta", Path(path).read_bytes(), "application/octet-stream")
+        return cast("Reply", json.loads(reply))
 
     def ready(self) -> bool:
         try:
@@ -109,35 +110,26 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(self, verb: str, path: str, body: bytes | Reply | None = None) -> Reply:
-        """Send bytes, or a dict as JSON. Returns the JSON of the reply."""
-        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
-        content = json.dumps(body).encode() if isinstance(body, dict) else body
-        return cast("Reply", json.loads(self._send(verb, path, content, {} if body is None else {"content-type": kind})))
+    def _request(self, verb: str, path: str, body: Reply | None = None) -> Reply:
+        """Send a dict as JSON; returns the JSON of the reply."""
+        return cast("Reply", json.loads(self._send(verb, path, None if body is None else json.dumps(body).encode())))
 
-    def _send(self, verb: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> bytes:
-        request = (verb, self._path + path, body, self._headers | (headers or {}))
-        try:
-            reply = self._exchange(*request)
-            content = reply.read()
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise ServiceError(f"no reply from {self._origin}: {error or type(error).__name__}") from error
+    def _send(self, verb: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+        headers = self._headers | ({} if body is None else {"content-type": kind})
+        self._close_if_dropped()
+        for last_try in (verb not in _IDEMPOTENT, True):
+            try:
+                self._connection.request(verb, self._path + path, body, headers)
+                reply = self._connection.getresponse()
+                content = reply.read()
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self._connection.close()
+                if last_try or not isinstance(error, ConnectionResetError | BrokenPipeError):
+                    raise ServiceError(f"no reply from {self._origin}: {error or type(error).__name__}") from error
         if reply.status >= 400:
             raise ServiceError(f"{self._origin}{path}: {_error_text(content)} ({reply.status})", reply.status)
         return content
-
-    def _exchange(self, verb: str, path: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
-        self._close_if_dropped()
-        try:
-            self._connection.request(verb, path, body, headers)
-            return self._connection.getresponse()
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            if verb not in _IDEMPOTENT:
-                raise
-            self._connection.close()
-            self._connection.request(verb, path, body, headers)
-            return self._connection.getresponse()
 
     def _close_if_dropped(self) -> None:
         """Notice that the service closed the idle connection, so that the next request opens a new one."""

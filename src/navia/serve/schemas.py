@@ -17,9 +17,6 @@ class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-# ---- predict
-
-
 class PredictBody(_Schema):
     """Images as base64: an image file (JPEG, PNG, WebP, BMP, GIF), or a NumPy array as .npy."""
 
@@ -65,9 +62,6 @@ def encode_reply(output: "RequestOutput", labels: Sequence[str], top: int) -> by
         predictions.append(f'{{"top":[{scores}],"entropy":{entropy!r},"step":{output.step}}}')
     times = f'"queue_ms":{1000 * output.queue_seconds!r},"answer_ms":{1000 * output.predict_seconds!r}'
     return f'{{"predictions":[{",".join(predictions)}],{times}}}'.encode()
-
-
-# ---- status
 
 
 class RequestStats(_Schema):

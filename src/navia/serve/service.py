@@ -33,18 +33,10 @@ from navia.serve.stats import WINDOW, Stats, count
 
 
 class Service:
-    """Predicts images and adapts to them in the background.
+    """Predicts images and adapts to them in the background; see `navia.adapt` for most arguments.
 
-    The threads `predictor` and `worker` share the frozen weights; each has its own copy of the tuned parameters.
-
-    Args:
-        vit: The source model.
-        method: Adaptation method.
-        reduce: Token reducer.
-        source: Statistics of clean images, for methods that need them.
-        settings: Batching, limits, keys and checkpoints.
-        state: Folder for checkpoints; None: none are written.
-        **options: Options of `navia.adapt` and of the method.
+    The threads `predictor` and `worker` share the frozen weights; each has its own copy of the tuned parameters. `state` is
+    the folder for checkpoints; without it none are written.
     """
 
     def __init__(
@@ -93,7 +85,6 @@ class Service:
         self.predictor.method.predict(blank)  # the first forward allocates memory and chooses kernels
         self.predictor.start()
         self.worker.start()
-        self._sample()
         threading.Thread(target=self._sample_every_second, name="stats", daemon=True).start()
         self.ready = True
 
@@ -260,13 +251,11 @@ class Service:
         with contextlib.suppress(NaviaError):  # the service stops
             self.worker.call(self.worker.reset)
 
-    def _sample(self) -> None:
-        last = self.worker.last
-        self.stats.sample(_finite(last.discrepancy if last else None), self.worker.drift, self.predictor.step)
-
     def _sample_every_second(self) -> None:
-        while not self._stopped.wait(1.0):
-            self._sample()
+        while not self._stopped.is_set():
+            last = self.worker.last
+            self.stats.sample(_finite(last.discrepancy if last else None), self.worker.drift, self.predictor.step)
+            self._stopped.wait(1.0)
 
 
 def _finite(value: float | None) -> float | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from navia.errors import InputError
 
 TOP_K = 5  # classes per image, unless a request asks for another number
-_MIN_KEY_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,15 @@ def is_loopback(host: str | None) -> bool:
 def read_keys(path: Path | None, variable: str, value: str) -> dict[str, str]:
     """Read API keys as name -> secret. `value` of the environment variable is one key; a line of the file is NAME:KEY, split
     at its first colon, or a KEY without colons."""
-    keys = {variable: value} if value else {}
-    for number, line in enumerate(_key_lines(path) if path else (), 1):
+    keys, lines = {variable: value} if value else {}, []
+    if path is not None:
+        try:
+            lines = list(filter(None, map(str.strip, path.read_text(encoding="utf-8-sig").split("\n"))))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read keys from {str(path)!r}") from error
+        if not lines:
+            raise InputError(f"no keys in {str(path)!r}")
+    for number, line in enumerate(lines, 1):
         name, colon, secret = line.partition(":")
         if colon and not re.fullmatch(r"[\w.-]+", name):
             raise InputError(f"line {number} of the key file: a key with a colon needs a name before it, as NAME:KEY")
@@ -84,18 +90,6 @@ def read_keys(path: Path | None, variable: str, value: str) -> dict[str, str]:
     for name, secret in keys.items():
         if not is_key(secret):
             raise InputError(f"{name!r} is no key: ASCII letters, digits and signs only, without spaces")
-        if len(secret) < _MIN_KEY_LENGTH:
-            raise InputError(
-                f"{name!r} is too short: a key has at least {_MIN_KEY_LENGTH} characters (openssl rand -hex 32)"
-            )
+        if len(secret) < 16:
+            raise InputError(f"{name!r} is too short: a key has at least 16 characters, e.g. from openssl rand -hex 32")
     return keys
-
-
-def _key_lines(path: Path) -> list[str]:
-    try:
-        lines = list(filter(None, map(str.strip, path.read_text(encoding="utf-8-sig").split("\n"))))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read keys from {str(path)!r}") from error
-    if not lines:
-        raise InputError(f"no keys in {str(path)!r}")
-    return lines

@@ -52,13 +52,7 @@ class _Second:
 
 
 class Stats:
-    """Statistics of a service. Counters are Prometheus metrics in a registry of their own.
-
-    Args:
-        names: Class names.
-        keep_images: Number of recent images to keep for the dashboard.
-        clock: Seconds since 1970.
-    """
+    """Statistics of a service; its counters are Prometheus metrics in a registry of their own. names: of the classes."""
 
     def __init__(self, names: Sequence[str], keep_images: int, clock: Callable[[], float] = time.time) -> None:
         self.registry = CollectorRegistry()
