@@ -81,7 +81,7 @@ def test_it_tells_what_is_served(watched: Any, server: Server) -> None:
     assert [name.split(",")[0] for name in names] == [
         "Throughput",
         "Latency",
-        "Entropy of the predictions",
+        "Prediction entropy",
         "Discrepancy to the source",
         "Drift of the parameters",
     ]
@@ -154,7 +154,7 @@ def test_a_tap_on_a_chart_stays_until_another_elsewhere(browser: Any, server: Se
     )
     sheet.touchscreen.tap(*middle)
     sheet.wait_for_timeout(1500)
-    assert tip.locator("div > span:first-child").all_inner_texts() == ["Entropy of the predictions", "step"]
+    assert tip.locator("div > span:first-child").all_inner_texts() == ["Prediction entropy", "step"]
     box = tip.bounding_box()
     assert 0 <= box["x"] <= PHONE["width"] - box["width"]
     sheet.locator("figcaption").nth(2).tap()
