@@ -13,13 +13,13 @@ from navia.data.sample import CLASSES, unseen_images
 from tests.browser.conftest import DESK, PHONE
 from tests.serve.server import Server, serving
 
-PACE = ("--adapt-batch", "8")
+BATCHING = ("--adapt-batch", "8")
 KEY = "a-secret-for-the-dashboard"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(*PACE, log=tmp_path_factory.mktemp("serve") / "log") as running:
+    with serving(*BATCHING, log=tmp_path_factory.mktemp("serve") / "log") as running:
         yield running
 
 
@@ -81,7 +81,7 @@ def test_it_tells_what_is_served(watched: Any, server: Server) -> None:
     assert [name.split(",")[0] for name in names] == [
         "Throughput",
         "Latency",
-        "Entropy of the answers",
+        "Prediction entropy",
         "Discrepancy to the source",
         "Drift of the parameters",
     ]
@@ -106,18 +106,18 @@ def test_numbers_move_after_predictions(watched: Any, server: Server) -> None:
     assert sum(int(share.strip("<> %")) for share in shares) == pytest.approx(100, abs=6)
 
 
-def test_pictures_appear_with_what_they_were_taken_for(watched: Any, server: Server) -> None:
+def test_recent_images_appear_with_their_prediction(watched: Any, server: Server) -> None:
     send(server)
-    until(watched, lambda: watched.locator("#pictures figure").count() == 12)
-    images = watched.locator("#pictures img")
+    until(watched, lambda: watched.locator("#images figure").count() == 12)
+    images = watched.locator("#images img")
     assert min(images.evaluate_all("images => images.map(image => image.naturalWidth)")) >= 28
     assert all(url.startswith("data:image/jpeg;base64,") for url in images.evaluate_all("images => images.map(i => i.src)"))
-    label, share, entropy, step = watched.locator("#pictures figcaption").first.inner_text().split("\n")
+    label, share, entropy, step = watched.locator("#images figcaption").first.inner_text().split("\n")
     assert label in CLASSES
     assert share.endswith("%")
     assert float(entropy.removeprefix("entropy ")) >= 0
     assert int(step.removeprefix("step ")) <= state(server)["step"]
-    assert not watched.locator("#pictures-note").is_visible()
+    assert not watched.locator("#images-note").is_visible()
 
 
 def test_charts_are_read_out_by_pointer_and_by_key(watched: Any, server: Server) -> None:
@@ -154,7 +154,7 @@ def test_a_tap_on_a_chart_stays_until_another_elsewhere(browser: Any, server: Se
     )
     sheet.touchscreen.tap(*middle)
     sheet.wait_for_timeout(1500)
-    assert tip.locator("div > span:first-child").all_inner_texts() == ["Entropy of the answers", "step"]
+    assert tip.locator("div > span:first-child").all_inner_texts() == ["Prediction entropy", "step"]
     box = tip.bounding_box()
     assert 0 <= box["x"] <= PHONE["width"] - box["width"]
     sheet.locator("figcaption").nth(2).tap()
@@ -189,7 +189,7 @@ RESTARTED = """async () => {
   Object.assign(status.series, { images_per_second: all(0), shed: all(0), drift: all(0.02), step: all(40) });
   render(status, status.started, { images: 0, shown: [] });
   drawCharts(status);
-  const ids = ['rate', 'p50-more', 'adapted', 'last-step', 'classes-note', 'pictures-note'];
+  const ids = ['rate', 'p50-more', 'adapted', 'last-step', 'classes-note', 'images-note'];
   const plots = [...document.querySelectorAll('svg.plot')].map((plot) => plot.textContent.includes('no image yet'));
   return [Object.fromEntries(ids.map((id) => [id, document.getElementById(id).textContent])), plots];
 }"""
@@ -206,7 +206,7 @@ def test_a_restart_without_images_does_not_contradict_itself(watched: Any) -> No
         "adapted": "320",
         "last-step": "none since the start",
         "classes-note": "No image yet.",
-        "pictures-note": "No image yet.",
+        "images-note": "No image yet.",
     }
     assert without_image == [True, True, True, True, False]  # the drift is known
 
@@ -286,7 +286,7 @@ def test_the_key_is_asked_for_and_kept_in_the_tab(browser: Any, tmp_path: Path) 
         sheet.get_by_role("button", name="Open").click()
         sheet.locator("#page").wait_for()
         assert not sheet.locator("#key-form").is_visible()
-        assert text(sheet, "pictures-note") == "No image yet."
+        assert text(sheet, "images-note") == "No image yet."
         assert sheet.locator("svg.plot", has_text="no image yet").count() == 5
         sheet.get_by_role("button", name="Pause").click()
         until(sheet, lambda: text(sheet, "state") == "paused")
@@ -304,11 +304,11 @@ def test_the_key_is_asked_for_and_kept_in_the_tab(browser: Any, tmp_path: Path) 
 
 def test_a_lost_contact_is_told_and_found_again(browser: Any, tmp_path: Path) -> None:
     sheet = browser.new_page(viewport=DESK)
-    with serving(*PACE, log=tmp_path / "log") as short:
+    with serving(*BATCHING, log=tmp_path / "log") as short:
         sheet.goto(short.url)
         sheet.locator("#page").wait_for()
         send(short)
-        until(sheet, lambda: sheet.locator("#pictures figure").count() > 0)
+        until(sheet, lambda: sheet.locator("#images figure").count() > 0)
         fresh = sheet.locator("#rate").evaluate("number => getComputedStyle(number).color")
         short.kill()
         notice = sheet.locator("#notice")
@@ -318,10 +318,10 @@ def test_a_lost_contact_is_told_and_found_again(browser: Any, tmp_path: Path) ->
         assert sheet.locator("#rate").evaluate("number => getComputedStyle(number).color") != fresh
         assert sheet.locator("#pause").is_disabled()
         assert sheet.title().startswith("no contact")
-    with serving(*PACE, "--port", str(urlsplit(short.url).port), log=tmp_path / "log"):
+    with serving(*BATCHING, "--port", str(urlsplit(short.url).port), log=tmp_path / "log"):
         notice.wait_for(state="hidden")
         until(sheet, lambda: text(sheet, "rate-more") == "0 images so far")
-        assert sheet.locator("#pictures figure").count() == 0  # those of the process before
+        assert sheet.locator("#images figure").count() == 0  # those of the process before
         assert sheet.locator("#pause").is_enabled()
     sheet.close()
 
@@ -334,11 +334,11 @@ def test_nothing_runs_off_the_side(browser: Any, server: Server, width: int) -> 
     send(server)
     sheet = browser.new_page(viewport={"width": width, "height": 780})
     sheet.goto(server.url)
-    until(sheet, lambda: sheet.locator("#pictures figure").count() > 0)
+    until(sheet, lambda: sheet.locator("#images figure").count() > 0)
     sheet.locator("#reset").click()  # the longest words
     assert sheet.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     sides = sheet.evaluate(  # all at once, as parts are redrawn every second
-        "() => [...document.querySelectorAll('svg.plot, button, #events, #pictures figure')]"
+        "() => [...document.querySelectorAll('svg.plot, button, #events, #images figure')]"
         ".map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
     )
     assert len(sides) > 8
@@ -381,12 +381,12 @@ def mapped(sheet: Any, module: str, function: str, values: list[Any]) -> list[An
 @pytest.mark.parametrize(
     ("module", "function", "told"),
     [
-        ("/words.js", "number", {None: "–", 0: "0", 0.0042: "0.0042", 0.5: "0.50", 12.345: "12.3", 123.4: "123"}),
-        ("/words.js", "number", {12345.6: "12,346"}),
-        ("/words.js", "duration", {0: "0 s", 59: "59 s", 75: "1 min 15 s", 8045: "2 h 14 min", 180000: "2 d 2 h"}),
-        ("/words.js", "ago", {0.2: "just now", 12: "12 s ago", 75: "1 min ago", 8045: "2 h ago"}),
-        ("/words.js", "percent", {0: "0 %", 0.004: "< 1 %", 0.235: "24 %", 0.999: "> 99 %", 1: "100 %"}),
-        ("/words.js", "count", {1234: "1,234", 2500000: "2.50 M"}),
+        ("/format.js", "number", {None: "–", 0: "0", 0.0042: "0.0042", 0.5: "0.50", 12.345: "12.3", 123.4: "123"}),
+        ("/format.js", "number", {12345.6: "12,346"}),
+        ("/format.js", "duration", {0: "0 s", 59: "59 s", 75: "1 min 15 s", 8045: "2 h 14 min", 180000: "2 d 2 h"}),
+        ("/format.js", "ago", {0.2: "just now", 12: "12 s ago", 75: "1 min ago", 8045: "2 h ago"}),
+        ("/format.js", "percent", {0: "0 %", 0.004: "< 1 %", 0.235: "24 %", 0.999: "> 99 %", 1: "100 %"}),
+        ("/format.js", "count", {1234: "1,234", 2500000: "2.50 M"}),
         ("/charts.js", "ticks", {5: [0, 2, 4, 6], 0.3: [0, 0.1, 0.2, 0.3], 290: [0, 100, 200, 300]}),
     ],
 )
@@ -407,7 +407,7 @@ def test_the_stream_is_read_however_it_is_cut(watched: Any, size: int) -> None:
     sent = ': still here\n\nid: 7\r\nevent: status\r\ndata: {"a":\r\ndata:  "ü\u2028"}\r\n\r\n'
     sent += "data\n\nevent: other\rdata:x\r\r\nlost"
     seen = watched.evaluate(
-        "async ([sent, size]) => { const { readEvents } = await import('/contact.js');"
+        "async ([sent, size]) => { const { readEvents } = await import('/connection.js');"
         "const bytes = new TextEncoder().encode(sent), seen = [];"
         "const body = new ReadableStream({start(way) {"
         "for (let i = 0; i < bytes.length; i += size) way.enqueue(bytes.slice(i, i + size)); way.close(); }});"

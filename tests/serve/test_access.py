@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 import navia
 from navia.serve.client import ServiceError
-from navia.serve.middleware import _MOST_BUCKETS, OPEN, Access, Buckets
+from navia.serve.middleware import _MAX_CALLERS, PUBLIC_PATHS, AccessMiddleware, RateLimiter
 from navia.serve.settings import Limits, Settings
 from tests.serve.server import Server, serving, until
 
@@ -67,7 +67,7 @@ def test_each_key_opens(server: Server, key: str) -> None:
     assert navia.Client(server.url, key=key).status()["model"] == "embedded"
 
 
-@pytest.mark.parametrize("path", sorted(OPEN))
+@pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
 def test_what_a_stranger_may_see(server: Server, path: str) -> None:
     assert ask(server, "GET", path)[0] == 200
 
@@ -76,7 +76,7 @@ def test_files_of_the_page_say_what_they_are(server: Server) -> None:
     """Browsers run no script of another kind, as they are told not to guess."""
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
     kinds = set()
-    for path in OPEN - {"/healthz", "/readyz"}:
+    for path in PUBLIC_PATHS - {"/healthz", "/readyz"}:
         connection.request("GET", path)
         reply = connection.getresponse()
         reply.read()
@@ -164,7 +164,7 @@ def test_a_body_that_hides_its_size_is_cut_off(server: Server) -> None:
 
 def test_bodies_under_way_are_bounded_in_sum() -> None:
     """The second body meets the first; when that is done there is room, and one alone is let in whatever its size."""
-    settings, replies = Settings(limits=Limits(body_bytes=1000, held_bytes=100)), []
+    settings, replies = Settings(limits=Limits(max_body_bytes=1000, max_total_bytes=100)), []
 
     async def ask_all() -> None:
         first_came, first_may_end = asyncio.Event(), asyncio.Event()
@@ -176,7 +176,7 @@ def test_bodies_under_way_are_bounded_in_sum() -> None:
                 await first_may_end.wait()
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
-        access = Access(app, settings, loopback=False, refused=lambda _: None)
+        access = AccessMiddleware(app, settings, loopback=False, on_refused=lambda _: None)
 
         async def post(path: str, size: int = 80) -> None:
             async def receive() -> Message:
@@ -252,21 +252,21 @@ def test_wrong_keys_are_throttled(server: Server) -> None:
 
 
 def test_few_callers_are_remembered() -> None:
-    buckets = Buckets(rate=1, burst=1)
-    for number in range(_MOST_BUCKETS + 500):
+    buckets = RateLimiter(rate=1, burst=1)
+    for number in range(_MAX_CALLERS + 500):
         assert buckets.wait(str(number), 0.0) == 0
-    assert len(buckets._left) == _MOST_BUCKETS
+    assert len(buckets._left) == _MAX_CALLERS
 
 
 def test_buckets_fill_again() -> None:
-    buckets = Buckets(rate=2, burst=3)
+    buckets = RateLimiter(rate=2, burst=3)
     assert [buckets.wait("a", 0.0) for _ in range(3)] == [0, 0, 0]
     assert buckets.wait("a", 0.0) == pytest.approx(0.5)
     assert buckets.wait("b", 0.0) == 0
     assert buckets.wait("a", 0.5) == 0
     assert buckets.wait("a", 0.5) > 0
     assert [buckets.wait("a", 100.0) for _ in range(4)][:3] == [0, 0, 0]
-    assert Buckets(0, 1).wait("a") == Buckets(0, 1).wait("a") == 0
+    assert RateLimiter(0, 1).wait("a") == RateLimiter(0, 1).wait("a") == 0
 
 
 def test_keys_are_kept_as_digests_and_all_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_keys_are_kept_as_digests_and_all_are_compared(monkeypatch: pytest.Monke
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("not asked here")
 
-    access = Access(app, Settings(keys={"a": KEY, "b": OTHER}), loopback=False, refused=lambda _: None)
+    access = AccessMiddleware(app, Settings(keys={"a": KEY, "b": OTHER}), loopback=False, on_refused=lambda _: None)
     for given, name in ((KEY, "a"), (OTHER, "b"), ("wrong", None)):
         seen.clear()
         assert access._caller(Headers({"authorization": f"Bearer {given}"})) == name

@@ -24,9 +24,9 @@ from starlette.requests import Request
 
 import navia
 from navia.data.sample import CLASSES, unseen_images
-from navia.serve.app import _form, make_app
+from navia.serve.app import _read_form, make_app
 from navia.serve.client import ServiceError
-from navia.serve.predictor import Answer
+from navia.serve.predictor import RequestOutput
 from navia.serve.schemas import PredictReply, Status
 from navia.serve.service import Service
 from navia.serve.settings import Limits
@@ -204,18 +204,18 @@ def test_others_are_answered_while_a_large_reply_is_written() -> None:
     """64 images times 1,000 classes. The reply cannot be finished before /healthz has answered."""
     service = Service(navia.load("embedded"), "none")
     service.names = tuple(f'class "{i}" ü' for i in range(1000))
-    service._labels = [json.dumps(name) for name in service.names]
+    service.labels = [json.dumps(name) for name in service.names]
     shares = torch.rand(64, 1000, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
     service.start()
-    submit = service.answers.submit
+    submit = service.predictor.submit
 
-    def submitted(images: torch.Tensor) -> "Future[Answer]":
+    def submitted(images: torch.Tensor) -> "Future[RequestOutput]":
         answer = replace(submit(images).result(60), probabilities=shares.as_subclass(Watched), entropy=torch.ones(64))
-        future: Future[Answer] = Future()
+        future: Future[RequestOutput] = Future()
         future.set_result(answer)
         return future
 
-    service.answers.submit = submitted  # type: ignore[method-assign]
+    service.predictor.submit = submitted  # type: ignore[method-assign]
     try:
         with listening(make_app(service)) as port, ThreadPoolExecutor(1) as pool:
             client = navia.Client(f"http://127.0.0.1:{port}", timeout=120)
@@ -238,14 +238,14 @@ def test_others_are_answered_while_a_large_reply_is_written() -> None:
 def test_an_error_inside_is_told_without_its_words() -> None:
     service = Service(navia.load("embedded"), "none")
 
-    def fail(files: list[bytes]) -> None:
+    def fail(images: torch.Tensor) -> None:
         raise RuntimeError("at /a/secret/path")
 
-    service.decode = fail  # type: ignore[method-assign, assignment]
+    service.predictor.submit = fail  # type: ignore[method-assign, assignment]
     service.start()
     try:
         with listening(make_app(service)) as port, navia.Client(f"http://127.0.0.1:{port}") as client:
-            with pytest.raises(ServiceError, match=r"predict: an error inside the service; its log says more \(500\)"):
+            with pytest.raises(ServiceError, match=r"internal error; the log of the service has the details \(500\)"):
                 client.predict(png())
             assert client.ready()
     finally:
@@ -289,7 +289,7 @@ def test_files_of_a_form_are_not_written_to_disk() -> None:
 
     request = Request({"type": "http", "headers": [(b"content-type", kind.encode())]}, receive)
     with full_disk():
-        assert asyncio.run(_form(request, Limits())) == (large, 3)
+        assert asyncio.run(_read_form(request, Limits())) == (large, 3)
 
 
 def test_control_and_status(server: Server, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_newest_is_restored_with_its_counters(tmp_path: Path, images: Tensor
     again = navia.adapt(VIT, "tent")
     counters, said = Checkpoints(tmp_path).restore(again)
     assert (again.steps, counters) == (3, {"images_adapted": 24})
-    assert said == ["went on from step 3 of delta.safetensors"]
+    assert said == ["resumed from step 3 of delta.safetensors"]
     assert torch.equal(again.predict(images), adapter.predict(images))
 
 
@@ -91,11 +91,11 @@ def test_a_checkpoint_of_another_set_up_is_refused_and_kept(tmp_path: Path, imag
 
 def test_two_services_do_not_share_a_folder(tmp_path: Path) -> None:
     first, second = Checkpoints(tmp_path), Checkpoints(tmp_path)
-    first.claim()
+    first.lock()
     with pytest.raises(InputError, match="another service"):
-        second.claim()
+        second.lock()
     first.release()
-    second.claim()
+    second.lock()
     second.release()
 
 
@@ -130,7 +130,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
         step = status["adaptation"]["step"]
         assert step >= seen - 2
         assert status["adaptation"]["images_adapted"] == 8 * step
-        assert any("went on from step" in event["text"] for event in status["events"])
+        assert any("resumed from step" in event["text"] for event in status["events"])
         while send(server.client(), 8) <= step:
             pass
         server.client().pause()

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from navia.data.preprocessing import Preprocessing
 from navia.errors import InputError
-from navia.serve.decoding import read_picture, thumbnail
+from navia.serve.decoding import decode_image, thumbnail
 from navia.serve.settings import Limits
 
 SEEN = Preprocessing((32, 32), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), resize=40)
-LIMITS = Limits(pixels=1_000_000)
+LIMITS = Limits(max_pixels=1_000_000)
 
 
 def picture(width: int = 60, height: int = 40, mode: str = "RGB") -> Image.Image:
@@ -49,7 +49,7 @@ def png_that_claims(width: int, height: int) -> bytes:
 
 
 def read(data: bytes) -> Tensor:
-    image = read_picture(data, SEEN, LIMITS)
+    image = decode_image(data, SEEN, LIMITS)
     assert image.shape == (3, 32, 32)
     assert bool(image.isfinite().all())
     return image

@@ -1,4 +1,4 @@
-"""The service without its network: answers, the adaptation behind them, and what goes wrong between the two."""
+"""The service without HTTP: predictions, the adaptation in the background, and failures of both."""
 
 import asyncio
 import re
@@ -20,18 +20,15 @@ from navia.data.sources import Domain
 from navia.errors import InputError
 from navia.io import write_tensors
 from navia.models.device import use_threads
-from navia.serve.app import _within
+from navia.serve.app import _result
 from navia.serve.checkpoints import Checkpoints
-from navia.serve.gate import Gate
-from navia.serve.metrics import metrics
-from navia.serve.predictor import Answer, BusyError, State
+from navia.serve.predictor import AdaptedState, BusyError, RequestOutput
 from navia.serve.service import Service
-from navia.serve.settings import Limits, Pace, Settings
-from navia.serve.status import recent, status
+from navia.serve.settings import Batching, Limits, Settings
 from tests.serve.server import full_disk, until
 
 VIT = navia.load("embedded")
-PACE = Pace(batch=4, wait=0.001, adapt_batch=8, adapt_wait=1000, enough=8)
+BATCHING = Batching(batch_size=4, batch_timeout=0.001, adapt_batch=8, adapt_wait=1000)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +48,15 @@ def make(source: navia.SourceStatistics) -> Iterator[Callable[..., Service]]:
 
     def build(
         method: str = "navia",
-        pace: Pace = PACE,
+        batching: Batching = BATCHING,
         state: Path | None = None,
         every: int = 2,
         queue: int = 256,
         seconds: float = 30.0,
         **options: object,
     ) -> Service:
-        settings = Settings(pace=pace, limits=Limits(queue=queue, seconds=seconds), keep_images=3, checkpoint_every=every)
+        limits = Limits(queue_size=queue, timeout=seconds)
+        settings = Settings(batching=batching, limits=limits, keep_images=3, checkpoint_every=every)
         made.append(Service(VIT, method, "tome:24", source, settings=settings, state=state, **options))
         made[-1].start()
         return made[-1]
@@ -68,8 +66,8 @@ def make(source: navia.SourceStatistics) -> Iterator[Callable[..., Service]]:
         service.stop()
 
 
-def answer(service: Service, images: Tensor) -> Tensor:
-    return service.answers.submit(images).result(timeout=60).probabilities
+def predict(service: Service, images: Tensor) -> Tensor:
+    return service.predictor.submit(images).result(timeout=60).probabilities
 
 
 # ---- answers
@@ -81,57 +79,57 @@ def test_answers_are_those_of_the_adapter(
     """Step by step: the first batch by the model as it came, the next by what one step of the adapter makes of it."""
     service = make()
     alone = navia.adapt(VIT, "navia", "tome:24", source)
-    torch.testing.assert_close(answer(service, images[:8]), alone.predict(images[:8]).softmax(dim=1), atol=1e-5, rtol=1e-4)
-    until(lambda: service.answers.step == 1)
+    torch.testing.assert_close(predict(service, images[:8]), alone.predict(images[:8]).softmax(dim=1), atol=1e-5, rtol=1e-4)
+    until(lambda: service.predictor.step == 1)
     alone(images[:8])
     torch.testing.assert_close(
-        answer(service, images[8:12]), alone.predict(images[8:12]).softmax(dim=1), atol=1e-5, rtol=1e-4
+        predict(service, images[8:12]), alone.predict(images[8:12]).softmax(dim=1), atol=1e-5, rtol=1e-4
     )
 
 
 def test_requests_are_answered_together_and_each_gets_its_own(make: Callable[..., Service], images: Tensor) -> None:
-    service = make("none", pace=Pace(batch=8, wait=60))
-    futures = [service.answers.submit(images[i : i + 1]) for i in range(8)]
-    answers = [future.result(timeout=60) for future in futures]
-    assert len({answer.took for answer in answers}) == 1  # one batch
+    service = make("none", batching=Batching(batch_size=8, batch_timeout=60))
+    futures = [service.predictor.submit(images[i : i + 1]) for i in range(8)]
+    outputs = [future.result(timeout=60) for future in futures]
+    assert len({output.predict_seconds for output in outputs}) == 1  # one batch
     expected = navia.adapt(VIT, "none", "tome:24").predict(images[:8]).softmax(dim=1)
-    torch.testing.assert_close(torch.cat([a.probabilities for a in answers]), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.cat([output.probabilities for output in outputs]), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_request_larger_than_a_batch_is_answered_whole(make: Callable[..., Service], images: Tensor) -> None:
     service = make("none")
     expected = navia.adapt(VIT, "none", "tome:24").predict(images[:11]).softmax(dim=1)
-    torch.testing.assert_close(answer(service, images[:11]), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(predict(service, images[:11]), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_full_queue_refuses(make: Callable[..., Service], images: Tensor) -> None:
     service = make("none", queue=4)
-    with service.answers.gate.closed(), hold(service):
-        service.answers.submit(images[:1])
-        until(lambda: service.answers.waiting == 0)  # taken: it is being held
-        service.answers.submit(images[:4])
+    with hold(service):
+        service.predictor.submit(images[:1])
+        until(lambda: service.predictor.waiting == 0)  # taken: it is being held
+        service.predictor.submit(images[:4])
         with pytest.raises(BusyError, match="4 images are waiting"):
-            service.answers.submit(images[:1])
+            service.predictor.submit(images[:1])
 
 
 def test_what_nobody_waits_for_is_not_answered(make: Callable[..., Service], images: Tensor) -> None:
     service = make("none")
     with hold(service):
-        service.answers.submit(images[:1])
-        until(lambda: service.answers.waiting == 0)
-        late = service.answers.submit(images[:4])
+        service.predictor.submit(images[:1])
+        until(lambda: service.predictor.waiting == 0)
+        late = service.predictor.submit(images[:4])
         assert late.cancel()
-    assert answer(service, images[:1]).shape == (1, 10)
+    assert predict(service, images[:1]).shape == (1, 10)
     with pytest.raises(CancelledError):
         late.result()
-    until(lambda: len(recent(service, 0)) == 2)
+    until(lambda: len(service.recent_images(0)) == 2)
 
 
 class hold:  # noqa: N801 (reads as a verb)
     """Keeps the model from answering for a while."""
 
     def __init__(self, service: Service) -> None:
-        self.method, self.go_on = service.answers.method, threading.Event()
+        self.method, self.go_on = service.predictor.method, threading.Event()
 
     def __enter__(self) -> None:
         self.predict = self.method.predict
@@ -153,44 +151,44 @@ class hold:  # noqa: N801 (reads as a verb)
 def test_one_request_that_breaks_the_model_does_not_take_others_with_it(
     make: Callable[..., Service], images: Tensor
 ) -> None:
-    service = make("none", pace=Pace(batch=4, wait=0.5))
-    good, bad = service.answers.submit(images[:1]), service.answers.submit(images[:1, :, :5, :5])
+    service = make("none", batching=Batching(batch_size=4, batch_timeout=0.5))
+    good, bad = service.predictor.submit(images[:1]), service.predictor.submit(images[:1, :, :5, :5])
     assert good.result(timeout=60).probabilities.shape == (1, 10)
     with pytest.raises(Exception, match=r"."):
         bad.result(timeout=60)
-    assert answer(service, images[:2]).shape == (2, 10)
+    assert predict(service, images[:2]).shape == (2, 10)
 
 
 def test_a_broken_state_is_not_answered_with(make: Callable[..., Service], images: Tensor) -> None:
     service = make()
-    broken = {name: torch.full_like(value, torch.nan) for name, value in service.answers.source.tensors.items()}
-    service.answers.publish(State(7, broken))
+    broken = {name: torch.full_like(value, torch.nan) for name, value in service.predictor.source.tensors.items()}
+    service.predictor.publish(AdaptedState(7, broken))
     expected = navia.adapt(VIT, "none", "tome:24").predict(images[:2]).softmax(dim=1)
-    torch.testing.assert_close(answer(service, images[:2]), expected, atol=1e-5, rtol=1e-4)
-    assert any("not finite" in event.text for event in status(service).events)
-    until(lambda: service.answers.step == 0)
+    torch.testing.assert_close(predict(service, images[:2]), expected, atol=1e-5, rtol=1e-4)
+    assert any("not finite" in event.text for event in service.status().events)
+    until(lambda: service.predictor.step == 0)
 
 
 def test_images_without_a_finite_answer_are_refused_and_the_state_stays(
     make: Callable[..., Service], images: Tensor
 ) -> None:
     service = make()
-    answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
-    expected = answer(service, images[:2])
-    with pytest.raises(navia.NaviaError, match="no finite answer"):
-        answer(service, images[:2] * torch.inf)
-    torch.testing.assert_close(answer(service, images[:2]), expected, atol=1e-5, rtol=1e-4)
-    assert not any(event.kind == "error" for event in status(service).events)
+    predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
+    expected = predict(service, images[:2])
+    with pytest.raises(navia.NaviaError, match="no finite prediction"):
+        predict(service, images[:2] * torch.inf)
+    torch.testing.assert_close(predict(service, images[:2]), expected, atol=1e-5, rtol=1e-4)
+    assert not any(event.kind == "error" for event in service.status().events)
 
 
 def test_a_bad_update_is_rolled_back_and_answers_go_on(make: Callable[..., Service], images: Tensor) -> None:
     """A learning rate that blows the parameters up: the guard restores them, and nothing of it is seen."""
     service = make(lr=1e6)
     for start in range(0, 40, 8):
-        assert bool(answer(service, images[start : start + 8]).isfinite().all())
-        until(lambda: service.learner.waiting == 0 and not service.learner._busy)
-    now = status(service)
+        assert bool(predict(service, images[start : start + 8]).isfinite().all())
+        until(lambda: service.worker.waiting == 0 and not service.worker._busy)
+    now = service.status()
     assert now.adaptation.guard_events >= 1
     assert any(event.kind == "guard" and "restored" in event.text for event in now.events)
 
@@ -201,47 +199,47 @@ def test_a_step_that_fails_is_given_up(make: Callable[..., Service], images: Ten
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory at /some/path")
 
-    service.learner.adapter.method.learn = fail  # type: ignore[method-assign, assignment]
+    service.worker.adapter.method.learn = fail  # type: ignore[method-assign, assignment]
     for start in range(0, 24, 8):
-        answer(service, images[start : start + 8])
-        until(lambda n=start // 8 + 1: sum(e.kind == "error" for e in status(service).events) == n)
-    until(lambda: service.learner.mode == "paused")
-    assert answer(service, images[:2]).shape == (2, 10)
+        predict(service, images[start : start + 8])
+        until(lambda n=start // 8 + 1: sum(e.kind == "error" for e in service.status().events) == n)
+    until(lambda: service.worker.mode == "paused")
+    assert predict(service, images[:2]).shape == (2, 10)
     assert service.alive
-    assert not any("/some/path" in event.text for event in status(service).events)
+    assert not any("/some/path" in event.text for event in service.status().events)
 
 
 def test_a_full_disk_does_not_end_the_adaptation(make: Callable[..., Service], images: Tensor, tmp_path: Path) -> None:
     service = make(state=tmp_path, every=1)
     with full_disk():
-        answer(service, images[:8])
-        until(lambda: any("no checkpoint" in event.text for event in status(service).events))
+        predict(service, images[:8])
+        until(lambda: any("no checkpoint" in event.text for event in service.status().events))
     assert service.alive
-    assert "navia_checkpoint_failures_total 1.0" in metrics(service).decode()
-    assert "navia_checkpoint_age_seconds" not in metrics(service).decode()  # there is none
-    told = status(service).checkpoint
+    assert "navia_checkpoint_failures_total 1.0" in service.metrics().decode()
+    assert "navia_checkpoint_age_seconds" not in service.metrics().decode()  # there is none
+    told = service.status().checkpoint
     assert told is not None
     assert (told.failures, told.seconds_ago) == (1, None)
     assert not list(tmp_path.glob("*.safetensors*"))
-    answer(service, images[8:16])
+    predict(service, images[8:16])
     until(lambda: service.checkpoints is not None and service.checkpoints.step == 2)
-    assert re.search(r"^navia_checkpoint_age_seconds \d", metrics(service).decode(), re.MULTILINE)
-    assert "navia_checkpoint_failures_total 1.0" in metrics(service).decode()
+    assert re.search(r"^navia_checkpoint_age_seconds \d", service.metrics().decode(), re.MULTILINE)
+    assert "navia_checkpoint_failures_total 1.0" in service.metrics().decode()
 
 
 def test_a_checkpoint_is_written_some_time_after_a_step(
     make: Callable[..., Service], images: Tensor, tmp_path: Path
 ) -> None:
     service, now = make(state=tmp_path, every=1000), [0.0]
-    service.learner.clock = lambda: now[0]
+    service.worker.clock = lambda: now[0]
     assert service.checkpoints is not None
-    answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
+    predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
 
     def later(seconds: float) -> int | None:
         now[0] += seconds
         for _ in range(2):  # the learner looks once more after each
-            service.learner.call(lambda: None).result(60)
+            service.worker.call(lambda: None).result(60)
         assert service.checkpoints is not None
         return service.checkpoints.step
 
@@ -256,14 +254,14 @@ def test_a_checkpoint_is_written_some_time_after_a_step(
 def test_an_idle_restart_pushes_no_checkpoint_out(make: Callable[..., Service], images: Tensor, tmp_path: Path) -> None:
     service = make(state=tmp_path, every=1)
     for start in (0, 8):
-        answer(service, images[start : start + 8])
-        until(lambda n=start // 8 + 1: service.answers.step == n)
+        predict(service, images[start : start + 8])
+        until(lambda n=start // 8 + 1: service.predictor.step == n)
     service.stop()
     files = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
     assert len(files) == 2
     again = make(state=tmp_path)
-    assert again.answers.step == 2
-    answer(again, images[:4])  # too few for a step
+    assert again.predictor.step == 2
+    predict(again, images[:4])  # too few for a step
     again.stop()
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == files
 
@@ -273,9 +271,9 @@ def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
 ) -> None:
     """However long the step: what ends is the step, not the wait for it. The folder is free only when all is written."""
     service, under_way, go_on, calls = make(state=tmp_path, every=1000), threading.Event(), threading.Event(), []
-    learner, method = service.learner, service.learner.adapter.method
-    answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
+    worker, method = service.worker, service.worker.adapter.method
+    predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
     kept = safetensors.torch.load(service.delta().result(60))
     rest = method.on_block
     assert rest is not None
@@ -288,21 +286,21 @@ def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
         rest()
 
     method.on_block = wait
-    answer(service, images[8:16])
+    predict(service, images[8:16])
     assert under_way.wait(60)
     stopping = threading.Thread(target=service.stop)
     stopping.start()
-    until(lambda: learner._stopping)
+    until(lambda: worker._stopping)
     with pytest.raises(InputError, match="another service"):
-        Checkpoints(tmp_path).claim()
+        Checkpoints(tmp_path).lock()
     assert stopping.is_alive()
     go_on.set()
     stopping.join(60)
-    assert not learner.is_alive()
+    assert not worker.is_alive()
     assert len(calls) == 20  # not one block more
-    written = navia.adapt(VIT, "navia", "tome:24", learner.adapter.method.source)
+    written = navia.adapt(VIT, "navia", "tome:24", worker.adapter.method.source)
     free = Checkpoints(tmp_path)
-    free.claim()
+    free.lock()
     free.restore(written)
     free.release()
     assert written.steps == 1
@@ -312,87 +310,97 @@ def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
 def test_a_step_given_up_leaves_nothing_behind(make: Callable[..., Service], images: Tensor) -> None:
     """A method may change its tensors more than once in a step: the checkpoint holds whole steps only."""
     service = make("align", shift=True)
-    answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
+    predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
     kept = safetensors.torch.load(service.delta().result(60))
-    service.learner.pause(True)
-    for name, value in service.learner.adapter.method.tensors().items():
+    service.worker.pause(True)
+    for name, value in service.worker.adapter.method.tensors().items():
         if name.startswith("memory."):
             value.add_(1)  # what a step has done so far
-    service.learner.adapter.method.memory["later"] = torch.ones(1)
-    with service.learner._changed:
-        service.learner._stopping = True
-    service.learner._learn(images[8:16])
-    again = {name: value for name, value in service.learner.adapter.method.tensors().items() if name in kept}
+    service.worker.adapter.method.memory["later"] = torch.ones(1)
+    with service.worker._changed:
+        service.worker._stopping = True
+    service.worker._adapt(images[8:16])
+    again = {name: value for name, value in service.worker.adapter.method.tensors().items() if name in kept}
     assert all(torch.equal(value, kept[name]) for name, value in again.items())
-    assert "later" not in service.learner.adapter.method.memory
+    assert "later" not in service.worker.adapter.method.memory
 
 
 # ---- load
 
 
-def test_a_gate_that_stays_closed_leaves_adaptation_its_share() -> None:
+def test_adaptation_gets_its_share_while_predictions_never_end(
+    source: navia.SourceStatistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each part of a step works for a second; the clock moves by work and by waiting alone."""
+    worker = Service(VIT, "navia", "tome:24", source, settings=Settings(batching=BATCHING)).worker
+    now, waits = [0.0], []
 
-    class Clocked(Gate):
-        now, waits = 0.0, 0
+    def wait(seconds: float | None = None) -> bool:
+        if not worker.predictor.idle.is_set():
+            assert seconds is not None
+            now[0] += seconds
+            waits.append(seconds)
+        return True
 
-        def __init__(self, share: float) -> None:
-            super().__init__(share, lambda: self.now)
+    def work(_: Tensor) -> None:
+        for _ in range(10):
+            now[0] += 1
+            worker._on_block()
+        raise RuntimeError("the end of the step")
 
-        def _wait(self, seconds: float | None) -> None:
-            if not self._open.is_set():
-                assert seconds is not None
-                self.now, self.waits = self.now + seconds, self.waits + 1
-
-    gate = Clocked(shard=0.2)
-    with gate.closed():
-        for step in range(1, 4):
-            while not gate.overdue():
-                gate.now += 0.25
-            gate.start_step()
-            for _ in range(10):
-                gate.now += 1
-                gate.pass_through()
-            gate.end_step()
-            assert gate.now == pytest.approx(10 * step / 0.2)
-    waited = gate.waits
-    gate.start_step()
-    gate.pass_through()
-    assert gate.waits == waited  # open: no wait
+    worker.clock, worker._since = lambda: now[0], 0.0
+    monkeypatch.setattr(worker.predictor.idle, "wait", wait)
+    monkeypatch.setattr(worker, "adapter", work)
+    monkeypatch.setattr(worker, "overloaded", lambda: True)
+    monkeypatch.setattr(worker, "_recover", lambda _: None)
+    work.method = worker.predictor.method  # type: ignore[attr-defined]
+    worker.predictor.idle.clear()
+    images = torch.zeros(8, 1, 28, 28)
+    for step in range(1, 4):
+        worker.offer(images)
+        while not worker._ready():
+            now[0] += 0.25
+        worker._take()
+        worker._adapt(images)
+        assert now[0] == pytest.approx(10 * step / 0.2, abs=0.5)
+    worker.predictor.idle.set()
+    waited = len(waits)
+    worker._adapt(images)
+    assert len(waits) == waited  # idle: no wait
 
 
 def test_steady_load_does_not_end_the_adaptation(make: Callable[..., Service], images: Tensor) -> None:
     """Answers always under way, and always more waiting: steps are made all the same."""
     service = make()
-    service.learner.pressure = lambda: True
-    with service.answers.gate.closed():
-        for start in range(0, 24, 8):
-            service.learner.offer(images[start : start + 8])
-            until(lambda n=start // 8 + 1: service.learner.adapter.steps == n)
+    service.worker.overloaded = lambda: True
+    service.predictor.idle.clear()
+    for start in range(0, 24, 8):
+        service.worker.offer(images[start : start + 8])
+        until(lambda n=start // 8 + 1: service.worker.adapter.steps == n)
 
 
 def test_without_a_share_adaptation_waits_for_a_quiet_moment(make: Callable[..., Service], images: Tensor) -> None:
-    service = make(pace=replace(PACE, shard=0.0))
-    service.learner.pressure = lambda: True
-    service.learner.offer(images[:8])
-    service.learner.call(lambda: None).result(60)
-    service.learner.call(lambda: None).result(60)
-    assert service.learner.waiting == 8
-    service.learner.pressure = lambda: False
-    until(lambda: service.answers.step == 1)
+    service = make(batching=replace(BATCHING, adapt_share=0.0))
+    service.worker.overloaded = lambda: True
+    service.worker.offer(images[:8])
+    service.worker.call(lambda: None).result(60)
+    service.worker.call(lambda: None).result(60)
+    assert service.worker.waiting == 8
+    service.worker.overloaded = lambda: False
+    until(lambda: service.predictor.step == 1)
 
 
 def test_adaptation_is_shed_before_answers(make: Callable[..., Service], images: Tensor) -> None:
     """While more than a batch waits no step begins; what is answered meanwhile pushes the oldest images out."""
-    service = make(pace=Pace(batch=2, wait=0, adapt_batch=4, enough=4, shard=0))
+    service = make(batching=Batching(batch_size=2, batch_timeout=0, adapt_batch=4, adapt_share=0))
     with hold(service):
-        futures = [service.answers.submit(images[i : i + 1]) for i in range(30)]
-        assert service.learner.mode == "shedding"
-        assert service.learner.adapter.steps == 0
+        futures = [service.predictor.submit(images[i : i + 1]) for i in range(30)]
+        assert service.worker.mode == "shedding"
+        assert service.worker.adapter.steps == 0
     assert all(future.result(timeout=60).probabilities.shape == (1, 10) for future in futures)
-    until(lambda: service.learner.waiting < 4 and not service.learner._busy)
-    now = status(service).adaptation
+    until(lambda: service.worker.waiting < 4 and not service.worker._busy)
+    now = service.status().adaptation
     assert now.images_shed > 0
     assert now.images_adapted + now.images_shed + now.images_waiting == 30
 
@@ -400,33 +408,33 @@ def test_adaptation_is_shed_before_answers(make: Callable[..., Service], images:
 def test_a_paused_service_answers_and_does_not_adapt(make: Callable[..., Service], images: Tensor) -> None:
     service = make()
     assert service.pause(True).state == "paused"
-    answer(service, images[:16])
-    assert (service.learner.waiting, service.learner.adapter.steps) == (0, 0)
+    predict(service, images[:16])
+    assert (service.worker.waiting, service.worker.adapter.steps) == (0, 0)
     assert service.pause(False).state == "waiting"
-    answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
+    predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
 
 
 def test_few_images_are_learned_from_after_a_while(make: Callable[..., Service], images: Tensor) -> None:
-    service, now = make(pace=Pace(batch=8, wait=0, adapt_batch=32, adapt_wait=30, enough=8)), [0.0]
-    service.learner.clock = lambda: now[0]
+    service, now = make(batching=Batching(batch_size=8, batch_timeout=0, adapt_batch=32, adapt_wait=30)), [0.0]
+    service.worker.clock = lambda: now[0]
 
     def let_it_look() -> None:
         for _ in range(2):  # it looks once more after each
-            service.learner.call(lambda: None).result(60)
+            service.worker.call(lambda: None).result(60)
 
-    answer(service, images[:7])
+    predict(service, images[:7])
     now[0] = 31.0
     let_it_look()
-    assert service.learner.waiting == 7  # too few
-    answer(service, images[7:8])
-    until(lambda: service.answers.step == 1)
+    assert service.worker.waiting == 7  # too few
+    predict(service, images[7:8])
+    until(lambda: service.predictor.step == 1)
 
 
 def test_methods_without_adaptation_are_off(make: Callable[..., Service], images: Tensor) -> None:
     service = make("none")
-    answer(service, images[:16])
-    assert status(service).adaptation.state == "off"
+    predict(service, images[:16])
+    assert service.status().adaptation.state == "off"
     assert service.pause(True).state == "off"
 
 
@@ -436,20 +444,20 @@ def test_methods_without_adaptation_are_off(make: Callable[..., Service], images
 def test_reset_rollback_and_delta(make: Callable[..., Service], images: Tensor) -> None:
     service = make(every=2)
     for start in range(0, 40, 8):
-        answer(service, images[start : start + 8])
-        until(lambda n=start // 8 + 1: service.answers.step == n)
+        predict(service, images[start : start + 8])
+        until(lambda n=start // 8 + 1: service.predictor.step == n)
     adapted = service.delta().result(60)
     assert service.rollback().result(60) == "back to step 4"
     assert service.rollback().result(60) == "back to step 2"
     assert service.rollback().result(60) == "back to step 0"
-    assert service.rollback().result(60) == "back to the source"
-    assert service.load_delta(adapted).result(60) == "went on from the delta of step 5"
+    assert service.rollback().result(60) == "back to the source model"
+    assert service.load_delta(adapted).result(60) == "resumed from the delta of step 5"
     again = safetensors.torch.load(service.delta().result(60))
     assert all(torch.equal(again.pop(name), value) for name, value in safetensors.torch.load(adapted).items())
     assert not again
-    assert service.reset().result(60) == "back to the source"
+    assert service.reset().result(60) == "back to the source model"
     fresh = navia.adapt(VIT, "none", "tome:24").predict(images[:4]).softmax(dim=1)
-    torch.testing.assert_close(answer(service, images[:4]), fresh, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(predict(service, images[:4]), fresh, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("method", "options"), [("foa_bp", {}), ("align", {"shift": True})])
@@ -458,40 +466,40 @@ def test_after_a_reset_nothing_of_the_stream_is_left(
 ) -> None:
     """The activation shift comes with the first batch: the source has none."""
     service = make(method, **options)
-    before = answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
-    assert not torch.allclose(answer(service, images[:4]), before[:4], atol=1e-3)
+    before = predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
+    assert not torch.allclose(predict(service, images[:4]), before[:4], atol=1e-3)
     service.reset().result(60)
-    torch.testing.assert_close(answer(service, images[:4]), before[:4], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(predict(service, images[:4]), before[:4], atol=1e-5, rtol=1e-4)
 
 
 def test_a_command_that_was_given_up_is_not_carried_out(make: Callable[..., Service]) -> None:
-    service, under_way, go_on = make(seconds=0.1), threading.Event(), threading.Event()
+    service, under_way, go_on = make(), threading.Event(), threading.Event()
 
     def wait() -> bool:
         under_way.set()
         return go_on.wait(60)
 
-    first = service.learner.call(wait)
+    first = service.worker.call(wait)
     assert under_way.wait(60)
     for command in (first, service.reset()):
         with pytest.raises(TimeoutError):
-            asyncio.run(_within(command, service))
+            asyncio.run(_result(command, 0.1))
     go_on.set()
     assert first.result(60)  # it had begun
     service.delta().result(60)  # comes after both
     assert service.alive
-    assert not any(event.kind == "reset" for event in status(service).events)
+    assert not any(event.kind == "reset" for event in service.status().events)
 
 
 def test_a_stop_passes_over_what_was_given_up(make: Callable[..., Service], images: Tensor) -> None:
     service = make("none")
     with hold(service):
-        service.answers.submit(images[:1])
-        until(lambda: service.answers.waiting == 0)
-        late, last = service.answers.submit(images[:4]), service.answers.submit(images[:4])
+        service.predictor.submit(images[:1])
+        until(lambda: service.predictor.waiting == 0)
+        late, last = service.predictor.submit(images[:4]), service.predictor.submit(images[:4])
         assert late.cancel()
-        service.answers.stop()
+        service.predictor.stop()
     with pytest.raises(BusyError, match="shutting down"):
         last.result(60)
 
@@ -505,8 +513,8 @@ def test_only_a_delta_is_a_delta(make: Callable[..., Service], content: bytes) -
 def test_a_delta_that_would_break_the_state_is_refused(make: Callable[..., Service], images: Tensor, tmp_path: Path) -> None:
     """One bit that differs, values that are no numbers, names and shapes of others."""
     service = make()
-    answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
+    predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
     path, whole = tmp_path / "delta", service.delta().result(60)
     path.write_bytes(whole)
     tensors, notes = read_delta(path)
@@ -526,25 +534,24 @@ def test_a_delta_that_would_break_the_state_is_refused(make: Callable[..., Servi
         service.load_delta(bytes(flipped)).result(60)
     kept = safetensors.torch.load(service.delta().result(60))
     assert all(torch.equal(kept[name], value) for name, value in tensors.items())
-    assert service.load_delta(whole).result(60) == "went on from the delta of step 1"
+    assert service.load_delta(whole).result(60) == "resumed from the delta of step 1"
 
 
 def test_status_and_pictures(make: Callable[..., Service], images: Tensor) -> None:
     service = make()
-    answer(service, images[:8])
-    until(lambda: service.answers.step == 1)
-    service.watch.beat()
-    now = status(service)
+    predict(service, images[:8])
+    until(lambda: service.predictor.step == 1)
+    now = service.status()
     assert now.ready
     assert sum(found.count for found in now.classes) == 8
     assert now.adaptation.images_adapted == 8
     assert now.adaptation.drift > 0
-    shown = recent(service, 0)
+    shown = service.recent_images(0)
     assert [picture.number for picture in shown] == [8, 7, 6]
-    assert recent(service, 7)[0].number == 8
-    assert recent(service, 8) == []
-    until(lambda: len(status(service).series.time) >= 2)
-    series = status(service).series
+    assert service.recent_images(7)[0].number == 8
+    assert service.recent_images(8) == []
+    until(lambda: len(service.status().series.time) >= 2)
+    series = service.status().series
     assert len({len(values) for values in series.model_dump().values()}) == 1
     assert sum(series.images_per_second) == 8
 
@@ -552,11 +559,11 @@ def test_status_and_pictures(make: Callable[..., Service], images: Tensor) -> No
 def test_no_picture_is_kept_where_that_is_asked(source: navia.SourceStatistics, images: Tensor) -> None:
     service = Service(VIT, "none", "tome:24", source, settings=Settings(keep_images=0))
     service.start()
-    answer(service, images[:4])
-    assert recent(service, 0) == []
+    predict(service, images[:4])
+    assert service.recent_images(0) == []
     service.stop()
     with pytest.raises(BusyError, match="shutting down"):
-        service.answers.submit(images[:1])
+        service.predictor.submit(images[:1])
 
 
 def test_answers_keep_their_threads_though_the_learner_asks_for_one(make: Callable[..., Service], images: Tensor) -> None:
@@ -564,16 +571,16 @@ def test_answers_keep_their_threads_though_the_learner_asks_for_one(make: Callab
     before, seen = torch.get_num_threads(), []
     use_threads(3)
     try:
-        service = make(pace=replace(PACE, threads=1))
-        told = service.answers.answered
+        service = make(batching=replace(BATCHING, adapt_threads=1))
+        told = service.predictor.on_predicted
 
-        def notice(batch: Tensor, given: Answer) -> None:
+        def notice(batch: Tensor, given: RequestOutput) -> None:
             seen.append(torch.get_num_threads())
             told(batch, given)
 
-        service.answers.answered = notice
-        service.learner.call(lambda: None).result(60)  # the learner has asked by now
-        answer(service, images[:4])
+        service.predictor.on_predicted = notice
+        service.worker.call(lambda: None).result(60)  # the learner has asked by now
+        predict(service, images[:4])
         until(lambda: bool(seen))
     finally:
         use_threads(before)

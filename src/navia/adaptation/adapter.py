@@ -258,10 +258,10 @@ class Adapter:
         """All tensors that change predictions, by name; not copied."""
         return self.method.tensors()
 
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load tensors by the names of `tensors()`; the optimizer keeps its state."""
+    def replace_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load tensors from `tensors()` and forget later ones; the optimizer keeps its state."""
         self._state_id = object()
-        self.method.load_tensors(tensors)
+        self.method.replace_tensors(tensors)
 
     def clear_gradients(self) -> None:
         """Drop gradients of an update that was interrupted."""

@@ -1,28 +1,27 @@
-"""`navia serve`: a service that answers over HTTP and adapts behind its answers."""
+"""`navia serve`: an HTTP service that predicts images and adapts to them in the background."""
 
+import dataclasses
 import logging
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navia.cli import options
-from navia.cli.terminal import (
-    load_model,
-    method_options,
-)
+from navia.cli import options, terminal
+from navia.cli.options import option
 from navia.errors import InputError, NaviaError
-from navia.serve.settings import is_key
 
 if TYPE_CHECKING:
     from navia.serve.service import Service
 
-KEY_VARIABLE = "NAVIA_KEY"
+KEY_VARIABLE = "NAVIA_KEY"  # keys are no option: every user of a machine can read its command lines
+
+_NETWORK, _CHECKPOINTS, _BATCHING, _LIMITS = "Network", "Checkpoints", "Batching", "Limits"
 
 
 def serve(
+    context: typer.Context,
     model: options.Model,
     checkpoint: options.Checkpoint = None,
     num_classes: options.NumClasses = None,
@@ -31,106 +30,102 @@ def serve(
     method: options.Method = "navia",
     reduce: options.Reduce = "none",
     opt: options.Opt = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    seed: options.Seed = 2020,
+    host: Annotated[
+        str, option("--host", _NETWORK, "Address to listen on; one beyond this machine needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, option("--port", _NETWORK, "Port; 0: any free one.", min=0, max=65535)] = 8000,
     name: Annotated[
-        list[str] | None, typer.Option(help="Name under which a proxy serves this, as in a page's address; repeatable.")
+        list[str] | None, option("--name", _NETWORK, "Host name of a proxy in front of the service; repeatable.")
     ] = None,
-    state: Annotated[Path | None, typer.Option(help="Folder for checkpoints: a restart goes on from there.")] = None,
-    every: Annotated[int, typer.Option(help="Adaptation steps between checkpoints: what a kill may cost.", min=1)] = 20,
-    every_seconds: Annotated[float, typer.Option(help="Seconds from a step to its checkpoint, at most.", min=0.1)] = 60.0,
     key_file: Annotated[
         Path | None,
-        typer.Option(help=f"API keys, a line each: NAME:KEY, or KEY without a colon. Or one key in ${KEY_VARIABLE}."),
+        option("--key-file", _NETWORK, f"API keys, one per line: NAME:KEY, or KEY. Or one key in ${KEY_VARIABLE}."),
     ] = None,
+    state: Annotated[
+        Path | None, option("--state", _CHECKPOINTS, "Folder for checkpoints; a restart resumes from there.")
+    ] = None,
+    every: Annotated[int, option("--every", _CHECKPOINTS, "Adaptation steps between checkpoints.", min=1)] = 20,
+    every_seconds: Annotated[
+        float, option("--every-seconds", _CHECKPOINTS, "Seconds from a step to its checkpoint, at most.", min=0.1)
+    ] = 60.0,
     batch_size: options.BatchSize = 16,
-    wait: Annotated[float, typer.Option(help="Milliseconds that an image waits for others, at most.", min=0)] = 5.0,
-    adapt_batch: Annotated[int, typer.Option(help="Images of one adaptation step.", min=1)] = 32,
-    adapt_wait: Annotated[float, typer.Option(help="Seconds after which a step is made with fewer (8 at least).")] = 30.0,
-    adapt_threads: Annotated[int, typer.Option(help="CPU threads of the adaptation.", min=1)] = 1,
+    batch_timeout: Annotated[float, option("--batch-timeout", _BATCHING, "Milliseconds to wait for a batch.", min=0)] = 5.0,
+    adapt_batch: Annotated[int, option("--adapt-batch", _BATCHING, "Images of one adaptation step.", min=1)] = 32,
+    adapt_wait: Annotated[
+        float, option("--adapt-wait", _BATCHING, "Seconds after which a step is made with fewer (at least 8).")
+    ] = 30.0,
+    adapt_threads: Annotated[int, option("--adapt-threads", _BATCHING, "CPU threads of the adaptation.", min=1)] = 1,
     adapt_share: Annotated[
-        float, typer.Option(help="Share of the time that adaptation gets under full load, at least.", min=0, max=1)
+        float, option("--adapt-share", _BATCHING, "Least share of the time for adaptation.", min=0, max=1)
     ] = 0.2,
-    queue: Annotated[int, typer.Option(help="Images that may wait for their answer; more are refused (503).", min=1)] = 256,
-    max_body: Annotated[float, typer.Option(help="Largest request, MiB.", min=0.001)] = 32.0,
-    max_pixels: Annotated[float, typer.Option(help="Largest picture, millions of pixels.", min=0.001)] = 40.0,
-    max_images: Annotated[int, typer.Option(help="Images in one request.", min=1)] = 64,
-    rate: Annotated[float, typer.Option(help="Requests a second of one key; 0: no limit.", min=0)] = 0.0,
-    burst: Annotated[int, typer.Option(help="Requests of one key at once, with --rate.", min=1)] = 20,
+    queue: Annotated[int, option("--queue", _LIMITS, "Images that may wait; more are refused with 503.", min=1)] = 256,
+    max_body: Annotated[float, option("--max-body", _LIMITS, "Largest request in MiB.", min=0.001)] = 32.0,
+    max_pixels: Annotated[float, option("--max-pixels", _LIMITS, "Largest image in millions of pixels.", min=0.001)] = 40.0,
+    max_images: Annotated[int, option("--max-images", _LIMITS, "Images in one request.", min=1)] = 64,
+    max_connections: Annotated[
+        int, option("--max-connections", _LIMITS, "Open connections; more are refused with 503.", min=1)
+    ] = 1024,
+    rate: Annotated[float, option("--rate", _LIMITS, "Requests per second of one key; 0: no limit.", min=0)] = 0.0,
+    burst: Annotated[int, option("--burst", _LIMITS, "Requests of one key at once, with --rate.", min=1)] = 20,
     wrong_keys: Annotated[
-        int, typer.Option(help="Wrong keys a minute from one address; more are refused with 429; 0: no limit.", min=0)
+        int, option("--wrong-keys", _LIMITS, "Wrong keys per minute and address; 0: no limit.", min=0)
     ] = 20,
-    max_connections: Annotated[int, typer.Option(help="Connections at a time; more are refused (503).", min=1)] = 1024,
-    timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive, and for an answer.", min=0.1)] = 30.0,
-    keep_images: Annotated[int, typer.Option(help="Pictures kept in memory for the dashboard; 0: none.", min=0)] = 12,
+    timeout: Annotated[float, option("--timeout", _LIMITS, "Seconds to receive a body, and to predict.", min=0.1)] = 30.0,
+    keep_images: Annotated[
+        int, option("--keep-images", _LIMITS, "Images kept in memory for the dashboard; 0: none.", min=0)
+    ] = 12,
+    workers: options.Workers = 0,
     crop_only: options.CropOnly = False,
     device: options.Device = "auto",
+    precision: options.Precision = "float32",
     plugins: options.Plugins = None,
 ) -> None:
-    """Answer over HTTP, and adapt to the images behind the answers.
+    """Predict images over HTTP, and adapt to them in the background.
 
         navia serve --model timm:deit_tiny_patch16_224 --source clean/ --reduce tome:8 --state state/
 
-    Every option can come from an environment variable: NAVIA_SERVE_PORT for --port.
-
-    Dashboard at /, OpenAPI at /openapi.json, Prometheus at /metrics. Ctrl-C or SIGTERM: answers what is under way, writes a
-    checkpoint, and ends.
+    Dashboard at /, OpenAPI at /openapi.json, Prometheus at /metrics. Every option can come from an environment variable, as
+    NAVIA_SERVE_PORT for --port. Ctrl-C or SIGTERM: finishes the running requests, writes a checkpoint, and ends.
     """
     from navia.adaptation.statistics import open_source_statistics
-    from navia.serve.checkpoints import Checkpoints
-    from navia.serve.service import Service
-    from navia.serve.settings import Limits, Pace, Settings, is_loopback
+    from navia.serve.settings import Batching, Limits, Settings, is_loopback, read_keys
 
-    keys = _keys(key_file)
+    keys = read_keys(key_file, KEY_VARIABLE, os.environ.get(KEY_VARIABLE, "").strip())
     if not keys and not is_loopback(host):
         raise InputError(f"{host} can be reached from other machines: give --key-file or ${KEY_VARIABLE}")
-    settings = Settings(
-        pace=Pace(
-            batch=batch_size,
-            wait=wait / 1000,
-            adapt_batch=adapt_batch,
-            adapt_wait=adapt_wait,
-            enough=min(8, adapt_batch),
-            threads=adapt_threads,
-            share=adapt_share,
-        ),
-        limits=Limits(
-            body_bytes=int(max_body * 2**20),
-            images=max_images,
-            pixels=int(max_pixels * 1e6),
-            queue=queue,
-            seconds=timeout,
-            rate=rate,
-            burst=burst,
-            wrong_keys=wrong_keys,
-            connections=max_connections,
-        ),
-        keys=keys,
-        names=tuple(name or ()),
-        keep_images=keep_images,
-        checkpoint_every=every,
-        checkpoint_seconds=every_seconds,
-    )
-    if state is not None:  # before the model is loaded and measured
-        folder = Checkpoints(state)
-        folder.claim()
-        folder.release()
-    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
-    method_settings = method_options(method, opt)
-    vit = load_model(model, checkpoint, crop_only, device, num_classes=num_classes, labels=labels)
-    statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
-    service = Service(vit, method, reduce, statistics, settings=settings, state=state, **method_settings)
-    _run(service, host, port, timeout)
+    given = context.params | {
+        "batch_timeout": batch_timeout / 1000, "queue_size": queue, "max_body_bytes": int(max_body * 2**20),
+        "max_pixels": int(max_pixels * 1e6), "keys": keys, "names": tuple(name or ()), "decode_threads": workers,
+        "checkpoint_every": every, "checkpoint_seconds": every_seconds,
+    }  # fmt: skip
 
+    def read(kind: Any, **more: Any) -> Any:
+        return kind(**more, **{field.name: given[field.name] for field in dataclasses.fields(kind) if field.name in given})
 
-def _run(service: "Service", host: str, port: int, timeout: float) -> None:
+    settings: Settings = read(Settings, batching=read(Batching), limits=read(Limits))
     try:
-        import uvicorn
-
         from navia.serve.app import make_app
-        from navia.serve.settings import is_loopback
+        from navia.serve.checkpoints import Checkpoints
+        from navia.serve.service import Service
     except ImportError as missing:
         raise NaviaError(f"navia serve needs {missing.name}: pip install 'navia[serve]'") from missing
+    if state is not None:  # refused before the model is loaded and measured
+        folder = Checkpoints(state)
+        folder.lock()
+        folder.release()
+    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    method_settings = terminal.method_options(method, opt)
+    classes: dict[str, Any] = {"num_classes": num_classes, "labels": labels}
+    vit = terminal.load_model(model, checkpoint, crop_only, device, precision=precision, **classes)
+    statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
+    service = Service(vit, method, reduce, statistics, settings=settings, state=state, seed=seed, **method_settings)
+    _run(service, make_app(service, is_loopback(host)), host, port)
+
+
+def _run(service: "Service", app: Any, host: str, port: int) -> None:
+    import prometheus_client
+    import uvicorn
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
@@ -142,21 +137,18 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             service.stop_adapting()  # the checkpoint does not wait for requests; open dashboards end
-            self.force_exit = self.should_exit  # a second one ends at once
+            self.force_exit = self.should_exit  # a second signal ends at once
             self.should_exit = True
 
-    config = uvicorn.Config(
-        make_app(service, is_loopback(host)),
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,  # requests are counted, not written down
-        server_header=False,
-        timeout_keep_alive=int(timeout) + 1,
-        timeout_graceful_shutdown=int(timeout) + 5,
-        limit_concurrency=service.settings.limits.connections,
-    )
-    server = Server(config)
+    prometheus_client.disable_created_metrics()
+    limits = service.settings.limits
+    server = Server(
+        uvicorn.Config(
+            app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=limits.max_connections,
+            access_log=False,  # requests are counted, not logged
+            timeout_keep_alive=int(limits.timeout) + 1, timeout_graceful_shutdown=int(limits.timeout) + 5,
+        )
+    )  # fmt: skip
     try:
         service.start()
         server.run()
@@ -164,38 +156,3 @@ def _run(service: "Service", host: str, port: int, timeout: float) -> None:
         service.stop()
     if not server.started:
         raise InputError(f"could not start on {host}:{port}; the lines above say why")
-
-
-def _keys(path: Path | None) -> dict[str, str]:
-    """name -> secret. Never from the command line, which every user of a machine can read.
-
-    The variable holds one key as it is. A line of the file is NAME:KEY, split at its first colon, or a KEY without colons.
-    """
-    alone = os.environ.get(KEY_VARIABLE, "").strip()
-    keys = {KEY_VARIABLE: alone} if alone else {}
-    for number, line in enumerate(_lines(path), 1):
-        name, colon, secret = line.partition(":")
-        if colon and not re.fullmatch(r"[\w.-]+", name):
-            raise InputError(f"line {number} of the key file: a key with a colon needs a name before it, as NAME:KEY")
-        name, secret = (name, secret) if colon else (f"key {number}", line)
-        if name in keys:
-            raise InputError(f"two keys are named {name!r}: give each a name of its own")
-        keys[name] = secret
-    for name, secret in keys.items():
-        if not is_key(secret):
-            raise InputError(f"{name!r} is no key: ASCII letters, digits and signs only, without spaces, fit into a header")
-        if len(secret) < 16:
-            raise InputError(f"{name!r} is too short: a key has at least 16 characters, e.g. of openssl rand -hex 32")
-    return keys
-
-
-def _lines(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    try:
-        lines = list(filter(None, map(str.strip, path.read_text(encoding="utf-8-sig").split("\n"))))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read keys from {str(path)!r}") from error
-    if not lines:
-        raise InputError(f"no keys in {str(path)!r}")
-    return lines

@@ -294,6 +294,12 @@ class Method(ABC):
             else:
                 self.parameters[name].copy_(value)
 
+    def replace_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load these tensors and remove all others from `memory`."""
+        for name in self.tensors().keys() - tensors.keys():
+            del self.memory[name.removeprefix("memory.")]
+        self.load_tensors(tensors)
+
     def state(self) -> dict[str, Any]:
         """A copy of everything that changes during adaptation."""
         return {

@@ -1,1 +1,1 @@
-"""The same loop, live: a service that answers over HTTP and adapts behind its answers."""
+"""HTTP service: predicts images and adapts to them in the background."""

@@ -1,9 +1,9 @@
-"""The adapted state on disk: written whole, the one before kept, damage noticed and set aside."""
+"""Checkpoints of the adapted state: written atomically, the previous one kept, damaged ones set aside."""
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 from navia.adaptation.adapter import Adapter
@@ -11,11 +11,11 @@ from navia.adaptation.delta import BrokenDeltaError
 from navia.errors import InputError
 from navia.io import lock_file
 
-_NOTE = "serve"  # under which the counters stand in the delta's metadata
+_COUNTERS = "serve"  # key of the counters in the metadata of the delta
 
 
 class Checkpoints:
-    """FOLDER/delta.safetensors and, one older, delta.previous.safetensors. One service per folder."""
+    """FOLDER/delta.safetensors and its predecessor delta.previous.safetensors. One service per folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,11 +23,10 @@ class Checkpoints:
         self.previous = folder / "delta.previous.safetensors"
         self.step: int | None = None
         self.written: float | None = None
-        self.failures = 0  # writes that failed, of this process
-        self._lock: ExitStack | None = None
+        self._lock: contextlib.ExitStack | None = None
 
-    def claim(self) -> None:
-        """Two services that write to one folder would mix their states."""
+    def lock(self) -> None:
+        """Refuse a folder that another service writes to: their states would be mixed."""
         refusal = f"another service keeps its state in {str(self.folder)!r}; give each its own --state"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -45,34 +44,28 @@ class Checkpoints:
         return None if self.written is None else max(0.0, time.time() - self.written)
 
     def restore(self, adapter: Adapter) -> tuple[dict[str, int], list[str]]:
-        """Load the newest sound checkpoint: the counters that were saved with it, and what there is to say."""
-        said = []
+        """Load the newest valid checkpoint. Returns the counters saved with it, and messages for the event log."""
+        messages = []
         for path in (self.current, self.previous):
             if not path.exists():
                 continue
             try:
                 metadata = adapter.load(path)
             except BrokenDeltaError as error:
-                said.append(f"{error}; set aside as {_set_aside(path)}")
+                aside = path.with_name(f"{path.stem}.corrupt-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+                path.replace(aside)  # kept for inspection, under a name that is never loaded
+                messages.append(f"{error}; set aside as {aside.name}")
                 continue
             self.step, self.written = adapter.steps, path.stat().st_mtime
-            said.append(f"went on from step {adapter.steps} of {path.name}")
-            return json.loads(metadata.get(_NOTE, "{}")), said
-        return {}, said
+            messages.append(f"resumed from step {adapter.steps} of {path.name}")
+            return json.loads(metadata.get(_COUNTERS, "{}")), messages
+        return {}, messages
 
     def write(self, adapter: Adapter, counters: Mapping[str, int]) -> None:
-        """Counters and parameters in one file, so that they cannot disagree."""
+        """Write counters and parameters to one file, so that they always agree."""
         fresh = self.folder / "delta.new.safetensors"
-        adapter.save(fresh, {_NOTE: json.dumps(dict(counters))})
+        adapter.save(fresh, {_COUNTERS: json.dumps(dict(counters))})
         if self.current.exists():
             self.current.replace(self.previous)
         fresh.replace(self.current)
         self.step, self.written = adapter.steps, time.time()
-
-
-def _set_aside(path: Path) -> str:
-    """Kept for whoever wants to know what happened, under a name that nothing loads."""
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    aside = path.with_name(f"{path.stem}.corrupt-{stamp}")
-    path.replace(aside)
-    return aside.name

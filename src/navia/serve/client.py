@@ -1,4 +1,4 @@
-"""`navia.Client`: the service from Python, with nothing but the standard library behind it."""
+"""`navia.Client`: a Python client of the service that needs only the standard library, NumPy and Pillow."""
 
 import base64
 import http.client
@@ -14,15 +14,16 @@ import numpy as np
 from PIL import Image
 
 from navia.errors import NaviaError
-from navia.serve.settings import TOP, is_key
+from navia.serve.settings import TOP_K, is_key
 
-_IDEMPOTENT = ("GET", "PUT")  # asked twice, these do the same as once
+_IDEMPOTENT = ("GET", "PUT")  # may be sent twice
 
-Picture = str | Path | bytes | Image.Image | np.ndarray
+ImageLike = str | Path | bytes | Image.Image | np.ndarray
+Reply = dict[str, Any]
 
 
 class ServiceError(NaviaError):
-    """The service refused, or could not be reached. status: of HTTP, None without a reply."""
+    """The service refused a request, or could not be reached. status: HTTP status code, None without a reply."""
 
     def __init__(self, text: str, status: int | None = None) -> None:
         super().__init__(text)
@@ -30,13 +31,19 @@ class ServiceError(NaviaError):
 
 
 class Client:
-    """Talks to one service over one connection that is kept open; use one client per thread.
+    """Client of one service over one connection that is kept open; use one client per thread.
 
-        client = navia.Client("http://127.0.0.1:8000")
-        client.predict("photo.jpg")["top"][0]["label"]
+    When the connection drops, GET and PUT are sent once more. POST (predict, pause, resume, rollback, reset) is not, as the
+    service may have executed it.
 
-    key: where the service asks for one. timeout: seconds for a reply. When the connection drops, GET and PUT are asked once
-    more; POST (predict, pause, resume, rollback, reset) is not, as the service may have carried it out.
+    Args:
+        url: Address of the service.
+        key: API key, if the service needs one.
+        timeout: Seconds to wait for a reply.
+
+    Example:
+        >>> client = navia.Client("http://127.0.0.1:8000")  # doctest: +SKIP
+        >>> client.predict("photo.jpg")["top"][0]["label"]  # doctest: +SKIP
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8000", key: str | None = None, timeout: float = 60.0) -> None:
@@ -47,50 +54,49 @@ class Client:
             raise ServiceError("a key consists of ASCII letters, digits and signs, without spaces")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
-        self._base, self._where = parts.path.rstrip("/"), f"{parts.scheme}://{parts.netloc}"
+        self._path, self._origin = parts.path.rstrip("/"), f"{parts.scheme}://{parts.netloc}"
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
 
-    # ---- answers
+    def predict(self, image: ImageLike, top: int = TOP_K) -> Reply:
+        """Predict one image: a path, the bytes of a file, a PIL image or an array (uint8 [H, W, 3], normalised [C, H, W]).
 
-    def predict(self, picture: Picture, top: int = TOP) -> dict[str, Any]:
-        """One picture: a path, the bytes of a file, a PIL image, or an array (uint8 [H, W, 3], or normalised [C, H, W])."""
-        return self.predict_many([picture], top)[0]
+        Returns:
+            A dict with top (a list of index, label, probability), entropy and step.
+        """
+        return self.predict_many([image], top)[0]
 
-    def predict_many(self, pictures: Iterable[Picture], top: int = TOP) -> list[dict[str, Any]]:
-        """Several pictures in one request. Each answer: top (index, label, probability), entropy, step."""
-        encoded = [base64.b64encode(_file(picture)).decode() for picture in pictures]
-        reply = self._json("POST", "/v1/predict", {"images": encoded, "top": top})
-        return cast("list[dict[str, Any]]", reply["predictions"])
+    def predict_many(self, images: Iterable[ImageLike], top: int = TOP_K) -> list[Reply]:
+        """Predict several images in one request."""
+        encoded = [base64.b64encode(_to_bytes(image)).decode() for image in images]
+        return cast("list[Reply]", self._request("POST", "/v1/predict", {"images": encoded, "top": top})["predictions"])
 
-    # ---- control
+    def status(self) -> Reply:
+        return self._request("GET", "/v1/status")
 
-    def status(self) -> dict[str, Any]:
-        return self._json("GET", "/v1/status")
+    def pause(self) -> Reply:
+        return self._request("POST", "/v1/pause")
 
-    def pause(self) -> dict[str, Any]:
-        return self._json("POST", "/v1/pause")
+    def resume(self) -> Reply:
+        return self._request("POST", "/v1/resume")
 
-    def resume(self) -> dict[str, Any]:
-        return self._json("POST", "/v1/resume")
+    def reset(self) -> Reply:
+        return self._request("POST", "/v1/reset")
 
-    def reset(self) -> dict[str, Any]:
-        return self._json("POST", "/v1/reset")
-
-    def rollback(self) -> dict[str, Any]:
-        return self._json("POST", "/v1/rollback")
+    def rollback(self) -> Reply:
+        return self._request("POST", "/v1/rollback")
 
     def save_delta(self, path: str | Path) -> None:
-        """Download what the service adapted: a file for `adapter.load`."""
-        Path(path).write_bytes(self._ask("GET", "/v1/delta"))
+        """Download the adapted parameters to a file for `adapter.load`."""
+        Path(path).write_bytes(self._send("GET", "/v1/delta"))
 
-    def load_delta(self, path: str | Path) -> dict[str, Any]:
-        """Have the service go on from a delta of the same model, method and reducer."""
-        content = Path(path).read_bytes()
-        return cast("dict[str, Any]", json.loads(self._ask("PUT", "/v1/delta", content, "application/octet-stream")))
+    def load_delta(self, path: str | Path) -> Reply:
+        """Let the service continue from a delta of the same model, method and reducer."""
+        reply = self._send("PUT", "/v1/delta", Path(path).read_bytes(), "application/octet-stream")
+        return cast("Reply", json.loads(reply))
 
     def ready(self) -> bool:
         try:
-            self._ask("GET", "/readyz")
+            self._send("GET", "/readyz")
         except ServiceError:
             return False
         return True
@@ -104,64 +110,55 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- transport
+    def _request(self, verb: str, path: str, body: Reply | None = None) -> Reply:
+        """Send a dict as JSON; returns the JSON of the reply."""
+        return cast("Reply", json.loads(self._send(verb, path, None if body is None else json.dumps(body).encode())))
 
-    def _json(self, verb: str, path: str, body: Any = None) -> dict[str, Any]:
-        content = None if body is None else json.dumps(body).encode()
-        return cast("dict[str, Any]", json.loads(self._ask(verb, path, content, "application/json")))
-
-    def _ask(self, verb: str, path: str, body: bytes | None = None, kind: str | None = None) -> bytes:
-        headers = self._headers | ({"content-type": kind} if body is not None and kind else {})
-        try:
-            status, content = self._exchange(verb, self._base + path, body, headers)
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise ServiceError(f"no reply from {self._where}: {error or type(error).__name__}") from error
-        if status >= 400:
-            raise ServiceError(f"{self._where}{path}: {_said(content)} ({status})", status)
+    def _send(self, verb: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+        headers = self._headers | ({} if body is None else {"content-type": kind})
+        self._close_if_dropped()
+        for last_try in (verb not in _IDEMPOTENT, True):
+            try:
+                self._connection.request(verb, self._path + path, body, headers)
+                reply = self._connection.getresponse()
+                content = reply.read()
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self._connection.close()
+                if last_try or not isinstance(error, ConnectionResetError | BrokenPipeError):
+                    raise ServiceError(f"no reply from {self._origin}: {error or type(error).__name__}") from error
+        if reply.status >= 400:
+            raise ServiceError(f"{self._origin}{path}: {_error_text(content)} ({reply.status})", reply.status)
         return content
 
-    def _exchange(self, verb: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        self._close_if_dropped()
-        try:
-            self._connection.request(verb, path, body, headers)
-            reply = self._connection.getresponse()
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            if verb not in _IDEMPOTENT:  # the service may have done it already
-                raise
-            self._connection.close()
-            self._connection.request(verb, path, body, headers)
-            reply = self._connection.getresponse()
-        return reply.status, reply.read()
-
     def _close_if_dropped(self) -> None:
-        """The service closes connections that nobody uses: then the next request opens a new one."""
+        """Notice that the service closed the idle connection, so that the next request opens a new one."""
         if self._connection.sock is None:
             return
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection.sock, selectors.EVENT_READ)
-            if selector.select(timeout=0):  # nothing was asked, so all there can be is the end
+            if selector.select(timeout=0):  # nothing was requested, so it can only be the end
                 self._connection.close()
 
 
-def _file(picture: Picture) -> bytes:
-    """Any picture as the bytes of a file; nothing is lost on the way."""
-    if isinstance(picture, bytes):
-        return picture
-    if isinstance(picture, str | Path):
+def _to_bytes(image: ImageLike) -> bytes:
+    """An image as the bytes of a file, without loss."""
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | Path):
         try:
-            return Path(picture).read_bytes()
+            return Path(image).read_bytes()
         except OSError as error:
-            raise ServiceError(f"cannot read {str(picture)!r}: {error.strerror}") from error
+            raise ServiceError(f"cannot read {str(image)!r}: {error.strerror}") from error
     file = io.BytesIO()
-    if isinstance(picture, Image.Image):
-        picture.save(file, "PNG", compress_level=1)
+    if isinstance(image, Image.Image):
+        image.save(file, "PNG", compress_level=1)
     else:
-        np.save(file, np.ascontiguousarray(picture), allow_pickle=False)
+        np.save(file, np.ascontiguousarray(image), allow_pickle=False)
     return file.getvalue()
 
 
-def _said(content: bytes) -> str:
+def _error_text(content: bytes) -> str:
     try:
         return str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,5 +1,5 @@
-"""Answers: images that wait are taken together, walked through the model once, and answered. One thread, which owns the
-parameters that it answers with; new ones are handed to it and taken up between two batches."""
+"""Batched prediction in a thread of its own. The thread owns the tensors that it predicts with: a new state is published to
+it and loaded between two batches."""
 
 import collections
 import logging
@@ -16,101 +16,93 @@ from navia.errors import InputError, NaviaError
 from navia.methods.base import Method
 from navia.methods.features import entropy
 from navia.models.device import use_threads
-from navia.serve.gate import Gate
-from navia.serve.settings import Pace
+from navia.serve.settings import Batching
 
 log = logging.getLogger("navia.serve")
 
 
 class BusyError(NaviaError):
-    """More images wait than the service can answer soon."""
+    """More images wait than the service can predict soon."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """probabilities [B, C] and entropy [B] of one request's images; step: whose state answered."""
+class RequestOutput:
+    """Predictions for the images of one request. step: adaptation step of the state that predicted."""
 
-    probabilities: Tensor
-    entropy: Tensor
+    probabilities: Tensor  # [B, C]
+    entropy: Tensor  # [B]
     step: int
-    waited: float
-    took: float
+    queue_seconds: float
+    predict_seconds: float
 
 
 @dataclass
-class _Job:
+class _Request:
     images: Tensor
-    future: "Future[Answer]" = field(default_factory=Future)
+    future: "Future[RequestOutput]" = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
-class State:
-    """Everything that shapes the answers, as of a step."""
+class AdaptedState:
+    """All tensors that determine predictions, after `step` adaptation steps."""
 
     step: int
     tensors: Mapping[str, Tensor]
 
 
-def load_tensors(method: Method, tensors: Mapping[str, Tensor]) -> None:
-    """Back to these tensors, and to no others."""
-    for name in method.tensors().keys() - tensors.keys():  # came into the memory afterwards
-        del method.memory[name.removeprefix("memory.")]
-    method.load_tensors(tensors)
+class Predictor(threading.Thread):
+    """Predicts the images of waiting requests in batches. When more than `queue_size` images wait, requests are refused.
 
-
-class Answers(threading.Thread):
-    """answered: is told of every batch before its reply. broken: is told when a state gave no finite answers."""
+    on_predicted is called with the images and output of each request, on_broken_state when outputs were not finite.
+    """
 
     def __init__(
         self,
         method: Method,
-        gate: Gate,
-        pace: Pace,
-        limit: int,
-        answered: Callable[[Tensor, Answer], None],
-        broken: Callable[[str], None],
+        batching: Batching,
+        queue_size: int,
+        on_predicted: Callable[[Tensor, RequestOutput], None],
+        on_broken_state: Callable[[str], None],
     ) -> None:
-        super().__init__(name="answers", daemon=True)
-        self.method, self.gate, self.pace, self.limit = method, gate, pace, limit
-        self.answered, self.broken = answered, broken
-        self.source = State(0, {name: value.clone() for name, value in method.tensors().items()})
+        super().__init__(name="predictor", daemon=True)
+        self.method, self.batching, self.queue_size = method, batching, queue_size
+        self.on_predicted, self.on_broken_state = on_predicted, on_broken_state
+        self.source = AdaptedState(0, {name: value.clone() for name, value in method.tensors().items()})
         self.state = self.source
-        self._next: State | None = None
-        self._jobs: collections.deque[_Job] = collections.deque()
-        self._waiting = 0
+        self.waiting = 0  # images in the queue
+        self.idle = threading.Event()  # set while no request waits or is predicted
+        self.idle.set()
+        self._published: AdaptedState | None = None
+        self._requests: collections.deque[_Request] = collections.deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._threads = torch.get_num_threads()
 
-    # ---- from other threads
+    # ---- called from other threads
 
-    def submit(self, images: Tensor) -> "Future[Answer]":
-        """images [B, C, H, W] of one request, checked."""
-        job = _Job(images)
+    def submit(self, images: Tensor) -> "Future[RequestOutput]":
+        """Queue the images [B, C, H, W] of one request."""
+        request = _Request(images)
         with self._changed:
             if self._stopping:
                 raise BusyError("the service is shutting down")
-            if self._waiting + len(images) > self.limit and self._waiting:
-                raise BusyError(f"{self._waiting} images are waiting for their answer already")
-            self._jobs.append(job)
-            self._waiting += len(images)
+            if self.waiting + len(images) > self.queue_size and self.waiting:
+                raise BusyError(f"{self.waiting} images are waiting for their prediction already")
+            self._requests.append(request)
+            self.waiting += len(images)
             self._changed.notify()
-        return job.future
+        return request.future
 
-    def publish(self, state: State) -> None:
-        """Answer with this state from the next batch on."""
+    def publish(self, state: AdaptedState) -> None:
+        """Predict with this state from the next batch on."""
         with self._changed:
-            self._next = state
+            self._published = state
 
     @property
     def step(self) -> int:
-        """Whose state answers the next batch."""
-        return (self._next or self.state).step
-
-    @property
-    def waiting(self) -> int:
-        return self._waiting
+        """Adaptation step of the state that predicts the next batch."""
+        return (self._published or self.state).step
 
     def stop(self) -> None:
         with self._changed:
@@ -120,85 +112,82 @@ class Answers(threading.Thread):
     # ---- this thread
 
     def run(self) -> None:
-        use_threads(self._threads)  # the learner asks for fewer, which this thread would inherit
-        while self._wait():
-            with self.gate.closed():  # from the first arrival on: adaptation needs a moment to come to rest
-                jobs = self._take()
-                self._take_up_state()
-                if jobs:
-                    self._answer(jobs)
-        for job in self._jobs:
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_exception(BusyError("the service is shutting down"))
+        use_threads(self._threads)  # otherwise this thread would inherit the smaller number of the adaptation worker
+        while self._wait_for_request():
+            self.idle.clear()  # before the batch is complete: the adaptation needs a moment to pause
+            try:
+                requests = self._take()
+                if requests:
+                    self._predict(requests)
+            finally:
+                self.idle.set()
+        for request in self._requests:
+            if request.future.set_running_or_notify_cancel():
+                request.future.set_exception(BusyError("the service is shutting down"))
 
-    def _wait(self) -> bool:
-        """For the first job; False once the service stops."""
+    def _wait_for_request(self) -> bool:
+        """Returns False once the service stops."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._stopping)
+            self._changed.wait_for(lambda: self._requests or self._stopping)
             return not self._stopping
 
-    def _take(self) -> list[_Job]:
-        """Jobs for one batch: the first one's patience is the time for others to join it."""
+    def _take(self) -> list[_Request]:
+        """Take the requests of one batch, and load the state published last. The first request waits at most
+        `batch_timeout` for others."""
+        size = self.batching.batch_size
         with self._changed:
-            patience = self._jobs[0].arrived + self.pace.wait - time.monotonic()
-            self._changed.wait_for(lambda: self._waiting >= self.pace.batch or self._stopping, max(0.0, patience))
-            jobs = [self._jobs.popleft()]
-            while self._jobs and sum(len(job.images) for job in jobs) + len(self._jobs[0].images) <= self.pace.batch:
-                jobs.append(self._jobs.popleft())
-            self._waiting -= sum(len(job.images) for job in jobs)
-        return [job for job in jobs if job.future.set_running_or_notify_cancel()]  # nobody waits for the others any more
+            timeout = self._requests[0].arrived + self.batching.batch_timeout - time.monotonic()
+            self._changed.wait_for(lambda: self.waiting >= size or self._stopping, max(0.0, timeout))
+            taken = [self._requests.popleft()]
+            count = len(taken[0].images)
+            while self._requests and count + len(self._requests[0].images) <= size:
+                taken.append(self._requests.popleft())
+                count += len(taken[-1].images)
+            self.waiting -= count
+            published, self._published = self._published, None
+        if published is not None:
+            self._load(published)
+        return [request for request in taken if request.future.set_running_or_notify_cancel()]  # without cancelled ones
 
-    def _take_up_state(self) -> None:
-        with self._changed:
-            state, self._next = self._next, None
-        if state is not None:
-            self._load(state)
-
-    def _load(self, state: State) -> None:
-        load_tensors(self.method, state.tensors)
+    def _load(self, state: AdaptedState) -> None:
+        self.method.replace_tensors(state.tensors)
         self.state = state
 
-    def _answer(self, jobs: Sequence[_Job]) -> None:
+    def _predict(self, requests: Sequence[_Request]) -> None:
         start = time.monotonic()
         try:
-            images = torch.cat([job.images for job in jobs])
-            logits = self._finite(images)
+            logits = self._finite_logits(torch.cat([request.images for request in requests]))
         except Exception as error:
-            log.exception("a batch of %d requests failed", len(jobs))
-            self._one_by_one(jobs, error)
+            log.exception("a batch of %d requests failed", len(requests))
+            if len(requests) == 1:
+                requests[0].future.set_exception(error)
+                return
+            for request in requests:  # one of them may be the cause: the others still get their prediction
+                self._predict([request])
             return
-        probabilities, uncertainty = logits.softmax(dim=1).cpu(), entropy(logits).cpu()
-        took, done = time.monotonic() - start, 0
-        for job in jobs:
-            own = slice(done, done + len(job.images))
-            done += len(job.images)
-            answer = Answer(probabilities[own], uncertainty[own], self.state.step, start - job.arrived, took)
-            self.answered(job.images, answer)  # first: who has the reply finds it in the status too
-            job.future.set_result(answer)
+        sizes = [len(request.images) for request in requests]
+        probabilities, entropies = logits.softmax(dim=1).cpu().split(sizes), entropy(logits).cpu().split(sizes)
+        seconds = time.monotonic() - start
+        for request, p, h in zip(requests, probabilities, entropies, strict=True):
+            output = RequestOutput(p, h, self.state.step, start - request.arrived, seconds)
+            self.on_predicted(request.images, output)  # first, so that the status already counts a reply
+            request.future.set_result(output)
 
-    def _one_by_one(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """What fails together may be the fault of one: the others still get their answer."""
-        if len(jobs) == 1:
-            jobs[0].future.set_exception(error)
-            return
-        for job in jobs:
-            self._answer([job])
-
-    def _finite(self, images: Tensor) -> Tensor:
-        """Logits; where a state gives none that are finite, the model as it came answers instead."""
+    def _finite_logits(self, images: Tensor) -> Tensor:
+        """Logits; if a state gives values that are not finite, the source model predicts instead."""
         state, logits = self.state, self._logits(images)
         if bool(logits.isfinite().all()):
             return logits
         self._load(self.source)
         logits = self._logits(images)
-        if not bool(logits.isfinite().all()):  # then it is not the state that is broken
+        if not bool(logits.isfinite().all()):  # the images are the cause, not the state
             self._load(state)
-            raise InputError("the model has no finite answer to the image")
-        self.broken(f"the state of step {state.step} gave answers that are not finite; the source answers again")
+            raise InputError("the model has no finite prediction for the image")
+        self.on_broken_state(f"predictions of step {state.step} were not finite; back to the source model")
         return logits
 
     @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:
         device = self.method.vit.device
-        parts = [self.method.predict(part.to(device)).float() for part in images.split(self.pace.batch)]
+        parts = [self.method.predict(part.to(device)).float() for part in images.split(self.batching.batch_size)]
         return torch.cat(parts)

@@ -1,151 +1,163 @@
-"""What goes over the wire: requests, replies, and the status that the dashboard shows. OpenAPI is made from these."""
+"""Requests, replies and the status of the HTTP API. OpenAPI is generated from these classes."""
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from navia.serve.settings import TOP
+from navia.serve.settings import TOP_K
+
+if TYPE_CHECKING:
+    from navia.serve.predictor import RequestOutput
 
 Mode = Literal["adapting", "waiting", "shedding", "paused", "off"]
 
 
-class _Message(BaseModel):
+class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-# ---- predict
-
-
-class PredictBody(_Message):
-    """Images as base64: a picture (JPEG, PNG, WebP, BMP, GIF), or a NumPy array as .npy."""
+class PredictBody(_Schema):
+    """Images as base64: an image file (JPEG, PNG, WebP, BMP, GIF), or a NumPy array as .npy."""
 
     images: Annotated[list[str], Field(min_length=1, description="Base64 of one file each.")]
-    top: Annotated[int, Field(ge=1, le=1000, description="Classes to name for each image.")] = TOP
+    top: Annotated[int, Field(ge=1, le=1000, description="Number of classes to return for each image.")] = TOP_K
 
 
-class Guess(_Message):
+class ClassScore(_Schema):
     index: Annotated[int, Field(description="Class, counted from 0.")]
     label: str
     probability: float
 
 
-class Prediction(_Message):
-    top: list[Guess]
-    entropy: Annotated[float, Field(description="Of all class probabilities, in nats: 0 is certain.")]
-    step: Annotated[int, Field(description="The adaptation step whose state answered; 0 is the model as it came.")]
+class ImagePrediction(_Schema):
+    top: list[ClassScore]
+    entropy: Annotated[float, Field(description="Entropy of the class probabilities in nats; 0 is certain.")]
+    step: Annotated[int, Field(description="Adaptation step of the state that predicted; 0 is the source model.")]
 
 
-class PredictReply(_Message):
-    predictions: list[Prediction]
-    queue_ms: Annotated[float, Field(description="How long the images waited for their batch.")]
-    answer_ms: Annotated[float, Field(description="How long the model took for the batch.")]
+class PredictReply(_Schema):
+    predictions: list[ImagePrediction]
+    queue_ms: Annotated[float, Field(description="Time that the images waited for their batch.")]
+    answer_ms: Annotated[float, Field(description="Time that the model took for the batch.")]
 
 
-class Problem(_Message):
-    """Every error has this form: what is wrong, never a path or a trace."""
+class ErrorReply(_Schema):
+    """Every error has this form. It contains no path and no traceback."""
 
     error: str
 
 
-# ---- status
+def encode_reply(output: "RequestOutput", labels: Sequence[str], top: int) -> bytes:
+    """Write a PredictReply as JSON. By hand: pydantic needs most of a second for 64 images times 1,000 classes.
+
+    labels: class names, encoded as JSON already."""
+    values, classes = output.probabilities.topk(min(top, output.probabilities.shape[1]), dim=1)
+    predictions = []
+    for indices, shares, entropy in zip(classes.tolist(), values.tolist(), output.entropy.tolist(), strict=True):
+        scores = ",".join(
+            f'{{"index":{index},"label":{labels[index]},"probability":{share!r}}}'
+            for index, share in zip(indices, shares, strict=True)
+        )
+        predictions.append(f'{{"top":[{scores}],"entropy":{entropy!r},"step":{output.step}}}')
+    times = f'"queue_ms":{1000 * output.queue_seconds!r},"answer_ms":{1000 * output.predict_seconds!r}'
+    return f'{{"predictions":[{",".join(predictions)}],{times}}}'.encode()
 
 
-class Served(_Message):
+class RequestStats(_Schema):
     """Since the start of the process."""
 
     requests: int
     images: int
-    refused: Annotated[dict[str, int], Field(description="Requests without an answer, by the reason.")]
-    images_per_second: Annotated[float, Field(description="Over the window, or since the start where that is shorter.")]
-    window_images: Annotated[int, Field(description="Answered within the window.")]
+    refused: Annotated[dict[str, int], Field(description="Requests that failed or were refused, by reason.")]
+    images_per_second: Annotated[float, Field(description="Over the window, or since the start if that is shorter.")]
+    window_images: Annotated[int, Field(description="Predicted within the window.")]
     p50_ms: Annotated[float | None, Field(description="From the arrival of a request to its reply, within the window.")]
     p95_ms: float | None
     p99_ms: float | None
-    queue: Annotated[int, Field(description="Images that wait for their answer.")]
+    queue: Annotated[int, Field(description="Images that wait for their prediction.")]
     queue_limit: int
 
 
-class Adaptation(_Message):
-    """state: adapting (a step is under way), waiting (for images), shedding (answers need the machine), paused, off."""
+class AdaptationStatus(_Schema):
+    """state: adapting (a step is running), waiting (for images), shedding (under load), paused, off."""
 
     state: Mode
-    policy: Annotated[str, Field(description="In words, when the service adapts and when it does not.")]
-    step: Annotated[int, Field(description="The step whose state answers now.")]
+    policy: Annotated[str, Field(description="Description of when the service adapts and when it does not.")]
+    step: Annotated[int, Field(description="Step of the state that predicts now.")]
     images_adapted: int
-    images_shed: Annotated[int, Field(description="Answered, but left out of the adaptation for want of time.")]
-    images_waiting: Annotated[int, Field(description="Answered, and waiting for their step.")]
+    images_shed: Annotated[int, Field(description="Predicted, but left out of the adaptation under load.")]
+    images_waiting: Annotated[int, Field(description="Predicted, and waiting for the next step.")]
     guard_events: int
     entropy: Annotated[float | None, Field(description="Mean over the batch of the last step, in nats.")]
-    discrepancy: Annotated[float | None, Field(description="Distance of the CLS statistics to the source's.")]
+    discrepancy: Annotated[float | None, Field(description="Distance of the CLS statistics from the source.")]
     loss: float | None
-    drift: Annotated[float, Field(description="How far the tuned parameters moved, relative to their size.")]
-    step_seconds: Annotated[float | None, Field(description="Of the last step.")]
+    drift: Annotated[float, Field(description="Change of the tuned parameters, relative to their size.")]
+    step_seconds: Annotated[float | None, Field(description="Duration of the last step.")]
 
 
-class Checkpoint(_Message):
-    every: Annotated[int, Field(description="Steps between two.")]
+class CheckpointStatus(_Schema):
+    every: Annotated[int, Field(description="Steps between two checkpoints.")]
     every_seconds: Annotated[float, Field(description="From a step to its checkpoint, at most.")]
-    step: Annotated[int | None, Field(description="That the last one holds; None: none written yet.")]
+    step: Annotated[int | None, Field(description="Step of the newest checkpoint; None: none written yet.")]
     seconds_ago: float | None
-    failures: Annotated[int, Field(description="Writes that failed since the start of the process.")]
+    failures: Annotated[int, Field(description="Failed writes since the start of the process.")]
 
 
-class Ready(_Message):
-    """What /readyz says of a service that is ready."""
+class ReadyReply(_Schema):
+    """Reply of /readyz when the service is ready."""
 
     status: Literal["ready"] = "ready"
     checkpoint_seconds_ago: Annotated[float | None, Field(description="Age of the newest checkpoint; None: there is none.")]
-    checkpoint_failures: Annotated[int, Field(description="Writes of checkpoints that failed since the start.")]
+    checkpoint_failures: Annotated[int, Field(description="Failed writes of checkpoints since the start.")]
 
 
-class Event(_Message):
-    """Something a person should know: guard verdicts, resets, rollbacks, pauses, checkpoints set aside."""
+class Event(_Schema):
+    """A guard event, reset, rollback, pause, checkpoint or error that an operator should see."""
 
     time: Annotated[float, Field(description="Seconds since 1970.")]
     kind: Literal["start", "guard", "pause", "resume", "reset", "rollback", "delta", "checkpoint", "error"]
     text: str
 
 
-class ClassCount(_Message):
+class ClassCount(_Schema):
     label: str
     count: int
 
 
-class Series(_Message):
-    """One point a second, oldest first, at most 300; all lists have the same length. None: nothing happened then."""
+class TimeSeries(_Schema):
+    """One point per second, oldest first, at most 300; all lists have the same length. None: no value in that second."""
 
     time: list[float]
     images_per_second: list[float]
     p50_ms: list[float | None]
     p95_ms: list[float | None]
-    entropy: Annotated[list[float | None], Field(description="Mean of the images answered in that second.")]
+    entropy: Annotated[list[float | None], Field(description="Mean of the images predicted in that second.")]
     discrepancy: list[float | None]
     drift: list[float]
     step: list[int]
     shed: Annotated[list[int], Field(description="Images left out of the adaptation in that second.")]
 
 
-class Status(_Message):
+class Status(_Schema):
     model: str
     method: str
     reduce: str
     version: str
     started: float
     uptime: float
-    window: Annotated[int, Field(description="Seconds that rates, percentiles, classes and series are about.")]
+    window: Annotated[int, Field(description="Seconds that rates, percentiles, classes and series cover.")]
     ready: bool
-    served: Served
-    adaptation: Adaptation
-    checkpoint: Checkpoint | None
-    classes: Annotated[
-        list[ClassCount], Field(description="What the images of the window were taken for, the 20 most frequent first.")
-    ]
+    served: RequestStats
+    adaptation: AdaptationStatus
+    checkpoint: CheckpointStatus | None
+    classes: Annotated[list[ClassCount], Field(description="The 20 most frequent predicted classes of the window.")]
     events: Annotated[list[Event], Field(description="The last 50, newest first.")]
-    series: Series
+    series: TimeSeries
 
 
-class Recent(_Message):
-    """A picture that was answered lately, small, for the dashboard."""
+class RecentImage(_Schema):
+    """Thumbnail and prediction of a recent image, for the dashboard."""
 
     number: Annotated[int, Field(description="Counts up: a higher one is newer.")]
     time: float
@@ -156,12 +168,12 @@ class Recent(_Message):
     step: int
 
 
-class RecentReply(_Message):
-    images: list[Recent]
+class RecentReply(_Schema):
+    images: list[RecentImage]
 
 
-class Done(_Message):
-    """After reset, pause, resume, rollback or a loaded delta."""
+class ControlReply(_Schema):
+    """Reply to reset, pause, resume, rollback and a loaded delta."""
 
     step: int
     state: Mode

@@ -1,39 +1,43 @@
-"""The service without its network: pictures in, answers out, adaptation behind them."""
+"""The service without HTTP: a predictor, an adaptation worker behind it, and their status."""
 
 import contextlib
 import json
-import logging
+import math
 import os
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from torch import Tensor
 
+from navia import __version__
 from navia.adaptation.adapter import adapt
 from navia.adaptation.statistics import SourceStatistics
-from navia.errors import InputError, NaviaError
+from navia.errors import NaviaError
 from navia.models.base import ViT
 from navia.models.labels import class_names
 from navia.reduction import ReducerLike
-from navia.report.numbers import finite
-from navia.serve.adaptation_worker import Learner
+from navia.serve.adaptation_worker import AdaptationWorker
 from navia.serve.checkpoints import Checkpoints
-from navia.serve.decoding import read_picture
-from navia.serve.gate import Gate
-from navia.serve.predictor import Answer, Answers
-from navia.serve.schemas import Done
+from navia.serve.decoding import thumbnail
+from navia.serve.predictor import Predictor, RequestOutput
+from navia.serve.schemas import AdaptationStatus, CheckpointStatus, ControlReply, Mode, RecentImage, Status
 from navia.serve.settings import Settings
-from navia.serve.stats import Watch
-
-log = logging.getLogger("navia.serve")
+from navia.serve.stats import WINDOW, Stats, count
 
 
 class Service:
-    """Two threads, `answers` and `learner`, each with a small set of tuned parameters of its own over shared weights."""
+    """Predicts images and adapts to them in the background; see `navia.adapt` for most arguments.
+
+    The threads `predictor` and `worker` share the frozen weights; each has its own copy of the tuned parameters. `state` is
+    the folder for checkpoints; without it none are written.
+    """
 
     def __init__(
         self,
@@ -49,171 +53,211 @@ class Service:
         self.settings = settings or Settings()
         self.vit, self.method, self.reduce = vit, method, str(reduce or "none")
         self.names = class_names(vit) or tuple(map(str, range(vit.num_classes)))
-        self._labels = [json.dumps(name) for name in self.names]
+        self.labels = [json.dumps(name) for name in self.names]
         self.checkpoints = None if state is None else Checkpoints(state)
         self.ready = False
         adapter = adapt(vit, method, reduce, source, **options)
-        front = adapt(vit, method, reduce, source, guard=False, **options).method
-        pace, limits = self.settings.pace, self.settings.limits
-        gate = Gate(pace.share)
-        self.watch = Watch(self.settings.keep_images, self._pulse)
-        self.answers = Answers(front, gate, pace, limits.queue, self._answered, self._broken)
-        self.learner = Learner(
-            adapter, gate, pace, self.answers.publish, self._pressure, self._event, self.checkpoints,
-            self.settings.checkpoint_every, self.settings.checkpoint_seconds,
-        )  # fmt: skip
-        self._decoders = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1), thread_name_prefix="decoder")
-        self._stop = threading.Event()
+        predicting = adapt(vit, method, reduce, source, guard=False, **options).method
+        self.stats = Stats(self.names, self.settings.keep_images)
+        self.predictor = Predictor(
+            predicting, self.settings.batching, self.settings.limits.queue_size, self._predicted, self._broken_state
+        )
+        self.worker = AdaptationWorker(adapter, self.predictor, self.stats, self.settings, self.checkpoints)
+        threads = self.settings.decode_threads or max(2, os.cpu_count() or 1)
+        self.decoders = ThreadPoolExecutor(threads, thread_name_prefix="decoder")
+        self._stopped = threading.Event()
 
-    # ---- life
+    # ---- start and stop
 
     def start(self) -> None:
-        """Go on from the last checkpoint, warm up, and be ready."""
+        """Resume from the last checkpoint, warm up, and start the threads."""
         if self.checkpoints is not None:
-            self.checkpoints.claim()
-        self._event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
+            self.checkpoints.lock()
+        self.stats.event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
         if self.checkpoints is not None:
-            counters, said = self.checkpoints.restore(self.learner.adapter)
-            self.learner.counters.update(counters)
-            for text in said:
-                self._event("checkpoint", text)
-        self.learner.show()
-        self._warm_up()
-        self.answers.start()
-        self.learner.start()
-        self.watch.beat()
-        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+            counters, messages = self.checkpoints.restore(self.worker.adapter)
+            self.stats.restore_counters(counters)
+            for message in messages:
+                self.stats.event("checkpoint", message)
+        self.worker.publish()
+        size, device = self.vit.preprocessing.size, self.vit.device
+        blank = torch.zeros(1, len(self.vit.preprocessing.mean), *size, device=device)
+        self.predictor.method.predict(blank)  # the first forward allocates memory and chooses kernels
+        self.predictor.start()
+        self.worker.start()
+        threading.Thread(target=self._sample_every_second, name="stats", daemon=True).start()
         self.ready = True
 
     def stop_adapting(self) -> None:
-        """Begin to stop: the step under way is given up and the last checkpoint written, while answers go on."""
+        """Start to stop: abort the running step and write the last checkpoint, while predictions continue."""
         self.ready = False
-        self.learner.stop()
+        self.worker.stop()
 
     def stop(self) -> None:
-        """Answer what is under way, write a last checkpoint. Both threads have ended when this returns."""
+        """Finish the running prediction, write a last checkpoint, and end all threads."""
         self.stop_adapting()
-        self.answers.stop()
-        self._stop.set()
-        for thread in (self.learner, self.answers):
+        self.predictor.stop()
+        self._stopped.set()
+        for thread in (self.worker, self.predictor):
             if thread.is_alive():
                 thread.join()
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        self.decoders.shutdown(wait=False, cancel_futures=True)
         if self.checkpoints is not None:
             self.checkpoints.release()
 
     @property
     def alive(self) -> bool:
-        return self.answers.is_alive() and self.learner.is_alive()
+        return self.predictor.is_alive() and self.worker.is_alive()
 
-    def _warm_up(self) -> None:
-        """The first forward allocates and chooses kernels; nobody should wait for that."""
-        height, width = self.vit.preprocessing.size
-        blank = torch.zeros(1, len(self.vit.preprocessing.mean), height, width, device=self.vit.device)
-        self.answers.method.predict(blank)
-
-    # ---- answers
-
-    def decode(self, files: list[bytes]) -> "Future[Tensor]":
-        """Pictures -> [B, C, H, W]; a bad one is named by its position."""
-        return self._decoders.submit(self._decode, files)
-
-    def _decode(self, files: list[bytes]) -> Tensor:
-        images = []
-        for position, data in enumerate(files):
-            try:
-                images.append(read_picture(data, self.vit.preprocessing, self.settings.limits))
-            except InputError as error:
-                where = f"image {position}: " if len(files) > 1 else ""
-                raise InputError(f"{where}{error}") from error
-        return torch.stack(images)
-
-    def reply(self, answer: Answer, top: int) -> bytes:
-        """A PredictReply as JSON. Written by hand: as objects 64 images times 1,000 classes take most of a second. Guess by
-        guess, so that other threads get their turn."""
-        values, classes = answer.probabilities.topk(min(top, answer.probabilities.shape[1]), dim=1)
-        rows = zip(classes.tolist(), values.tolist(), answer.entropy.tolist(), strict=True)
-        predictions = ",".join(
-            f'{{"top":[{self._guesses(indices, shares)}],"entropy":{uncertainty!r},"step":{answer.step}}}'
-            for indices, shares, uncertainty in rows
-        )
-        times = f'"queue_ms":{1000 * answer.waited!r},"answer_ms":{1000 * answer.took!r}'
-        return f'{{"predictions":[{predictions}],{times}}}'.encode()
-
-    def _guesses(self, indices: list[int], shares: list[float]) -> str:
-        return ",".join(
-            f'{{"index":{index},"label":{self._labels[index]},"probability":{share!r}}}'
-            for index, share in zip(indices, shares, strict=True)
-        )
+    @property
+    def checkpoint_age(self) -> float | None:
+        """Seconds since the newest checkpoint; None: there is none."""
+        return self.checkpoints.age if self.checkpoints else None
 
     # ---- control
 
-    def pause(self, paused: bool) -> Done:
-        if not self.learner.off and paused != self.learner.paused:
-            self.learner.pause(paused)
-            self._event("pause" if paused else "resume", f"at step {self.learner.adapter.steps}")
-        if self.learner.off:
-            return self.done(f"{self.method} does not adapt: nothing to pause")
-        return self.done("adaptation is paused" if self.learner.paused else "adaptation goes on")
+    def pause(self, paused: bool) -> ControlReply:
+        if self.worker.off:
+            return self.control_reply(f"{self.method} does not adapt: nothing to pause")
+        if paused != self.worker.paused:
+            self.worker.pause(paused)
+            self.stats.event("pause" if paused else "resume", f"at step {self.worker.adapter.steps}")
+        return self.control_reply("adaptation is paused" if paused else "adaptation continues")
 
     def reset(self) -> "Future[str]":
-        return self._told("reset", self.learner.reset)
+        return self._command("reset", self.worker.reset)
 
     def rollback(self) -> "Future[str]":
-        return self._told("rollback", self.learner.rollback)
+        return self._command("rollback", self.worker.rollback)
 
     def load_delta(self, content: bytes) -> "Future[str]":
         def load() -> str:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "uploaded.safetensors"
                 path.write_bytes(content)
-                return self.learner.load(path)
+                return self.worker.load(path)
 
-        return self._told("delta", load)
+        return self._command("delta", load)
 
     def delta(self) -> "Future[bytes]":
         def save() -> bytes:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "delta.safetensors"
-                self.learner.adapter.save(path)
+                self.worker.adapter.save(path)
                 return path.read_bytes()
 
-        return self.learner.call(save)
+        return self.worker.call(save)
 
-    def _told(self, kind: str, action: Any) -> "Future[str]":
+    def _command(self, kind: str, action: Callable[[], str]) -> "Future[str]":
         def command() -> str:
-            text = str(action())
-            self._event(kind, text)
+            text = action()
+            self.stats.event(kind, text)
             return text
 
-        return self.learner.call(command)
+        return self.worker.call(command)
 
-    def done(self, text: str) -> Done:
-        return Done(step=self.learner.adapter.steps, state=self.learner.mode, text=text)
+    def control_reply(self, text: str) -> ControlReply:
+        return ControlReply(step=self.worker.adapter.steps, state=self.worker.mode, text=text)
 
-    # ---- what the threads tell
+    # ---- status
 
-    def _answered(self, images: Tensor, answer: Answer) -> None:
-        self.watch.answered(images, answer)
-        self.learner.offer(images)
+    def status(self) -> Status:
+        stats, worker, last = self.stats, self.worker, self.worker.last
+        return Status(
+            model=self.vit.name,
+            method=self.method,
+            reduce=self.reduce,
+            version=__version__,
+            started=stats.started,
+            uptime=time.time() - stats.started,
+            window=WINDOW,
+            ready=self.ready,
+            served=stats.request_stats(self.predictor.waiting, self.settings.limits.queue_size),
+            adaptation=AdaptationStatus(
+                state=worker.mode,
+                policy=self._policy(),
+                step=self.predictor.step,
+                images_waiting=worker.waiting,
+                entropy=_finite(last.entropy if last else None),
+                discrepancy=_finite(last.discrepancy if last else None),
+                loss=_finite(last.loss if last else None),
+                drift=_finite(worker.drift) or 0.0,
+                step_seconds=last.seconds_predict + last.seconds_update if last else None,
+                **stats.saved_counters(),
+            ),
+            checkpoint=self._checkpoint_status(),
+            classes=stats.classes(),
+            events=stats.events(),
+            series=stats.series(),
+        )
 
-    def _broken(self, text: str) -> None:
-        self._event("error", text)
+    def _checkpoint_status(self) -> CheckpointStatus | None:
+        if self.checkpoints is None:
+            return None
+        return CheckpointStatus(
+            every=self.settings.checkpoint_every,
+            every_seconds=self.settings.checkpoint_seconds,
+            step=self.checkpoints.step,
+            seconds_ago=self.checkpoint_age,
+            failures=count(self.stats.checkpoint_failures),
+        )
+
+    def recent_images(self, after: int) -> list[RecentImage]:
+        """Images predicted after the one with number `after`, newest first."""
+        return [
+            shown.model_copy(update={"picture": thumbnail(image, self.vit.preprocessing)})
+            for image, shown in self.stats.recent_images(after)
+        ]
+
+    def metrics(self) -> bytes:
+        """Counters of `stats` and gauges of the present state, in the text format of Prometheus."""
+        worker, last, registry = self.worker, self.worker.last, CollectorRegistry()
+        gauges = {
+            ("navia_queue_images", "Images that wait for their prediction."): self.predictor.waiting,
+            ("navia_adaptation_step", "Step of the state that predicts."): self.predictor.step,
+            ("navia_parameter_drift", "Relative change of the tuned parameters."): worker.drift,
+            ("navia_checkpoint_age_seconds", "Age of the newest checkpoint."): self.checkpoint_age,
+            ("navia_batch_entropy", "Mean entropy of the last step's batch."): last.entropy if last else None,
+            ("navia_discrepancy", "Distance from the source."): last.discrepancy if last else None,
+        }
+        for (name, text), value in gauges.items():
+            if value is not None:  # a gauge without a value is left out
+                Gauge(name, text, registry=registry).set(value)
+        state, mode = Gauge("navia_adaptation_state", "1 for the present state.", ["state"], registry=registry), worker.mode
+        for name in get_args(Mode):
+            state.labels(name).set(name == mode)
+        return generate_latest(self.stats.registry) + generate_latest(registry)
+
+    def _policy(self) -> str:
+        batching = self.settings.batching
+        if self.worker.off:
+            return f"{self.method} does not adapt."
+        return (
+            f"One step for every {batching.adapt_batch} predicted images, or for at least "
+            f"{min(batching.min_adapt_batch, batching.adapt_batch)} after {batching.adapt_wait:g} s. A step waits while a "
+            f"prediction is running, and none starts while {batching.batch_size} or more images wait for prediction, but "
+            f"adaptation gets at least {batching.adapt_share:.0%} of the time. The last {2 * batching.adapt_batch} images "
+            f"predicted meanwhile are kept for it, older ones are shed."
+        )
+
+    # ---- callbacks of the threads
+
+    def _predicted(self, images: Tensor, output: RequestOutput) -> None:
+        self.stats.predicted(images, output)
+        self.worker.offer(images)
+
+    def _broken_state(self, text: str) -> None:
+        self.stats.event("error", text)
         with contextlib.suppress(NaviaError):  # the service stops
-            self.learner.call(self.learner.reset)
+            self.worker.call(self.worker.reset)
 
-    def _pressure(self) -> bool:
-        return self.answers.waiting >= self.settings.pace.batch
+    def _sample_every_second(self) -> None:
+        while not self._stopped.is_set():
+            last = self.worker.last
+            self.stats.sample(_finite(last.discrepancy if last else None), self.worker.drift, self.predictor.step)
+            self._stopped.wait(1.0)
 
-    def _pulse(self) -> tuple[float | None, float, int, int]:
-        last = self.learner.last
-        discrepancy = finite(last.discrepancy if last else None)
-        return discrepancy, self.learner.drift, self.answers.step, self.learner.counters["images_shed"]
 
-    def _beat(self) -> None:
-        while not self._stop.wait(1.0):
-            self.watch.beat()
-
-    def _event(self, kind: str, text: str) -> None:
-        log.info("%s: %s", kind, text)
-        self.watch.event(kind, text)
+def _finite(value: float | None) -> float | None:
+    """None for NaN and infinity, which JSON does not have."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,207 +1,204 @@
-"""What happened lately, for the status, the dashboard and Prometheus. Everything is bounded; any thread may tell."""
+"""Counters, time series, events and recent images. All sizes are bounded; every method may be called from any thread."""
 
-import bisect
 import collections
 import itertools
+import logging
 import math
 import statistics
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from torch import Tensor
 
-from navia.serve.predictor import Answer
-from navia.serve.schemas import ClassCount, Event, Series
+from navia.serve.predictor import RequestOutput
+from navia.serve.schemas import ClassCount, Event, RecentImage, RequestStats, TimeSeries
 
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds to a reply, for Prometheus
-WINDOW = 300  # seconds that rates, percentiles, classes and series are about
+log = logging.getLogger("navia.serve")
 
-
-@dataclass(frozen=True)
-class Shown:
-    """An answered image that the dashboard may show."""
-
-    number: int
-    time: float
-    image: Tensor
-    best: int
-    probability: float
-    entropy: float
-    step: int
+WINDOW = 300  # seconds that rates, percentiles, classes and series cover
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds of a reply
 
 
 @dataclass
 class _Second:
-    """latencies: in milliseconds. p50, p95: of them, once the second is over."""
+    """What happened in one second; fields are named as in TimeSeries. Percentiles are set when it is over."""
 
-    images: int = 0
-    entropy: float = 0.0
-    latencies: "array[float]" = field(default_factory=lambda: array("d"))
-    classes: "collections.Counter[int]" = field(default_factory=collections.Counter)
-    p50: float | None = None
-    p95: float | None = None
+    time: int
     discrepancy: float | None = None
     drift: float = 0.0
     step: int = 0
+    images_per_second: int = 0
     shed: int = 0
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    entropies: float = 0.0  # summed over the images
+    latencies: "array[float]" = field(default_factory=lambda: array("d"))  # milliseconds
+    classes: "collections.Counter[int]" = field(default_factory=collections.Counter)
 
-    def end(self) -> None:
-        known = sorted(self.latencies)
-        self.p50, self.p95 = _quantile(known, 0.5), _quantile(known, 0.95)
+    @property
+    def entropy(self) -> float | None:
+        return self.entropies / self.images_per_second if self.images_per_second else None
+
+    def next(self, time: int) -> "_Second":
+        """End this second; the next one starts with its adaptation state."""
+        ordered = sorted(self.latencies)
+        self.p50_ms, self.p95_ms = _quantile(ordered, 0.5), _quantile(ordered, 0.95)
+        return _Second(time, self.discrepancy, self.drift, self.step)
 
 
-class Watch:
-    """pulse: (discrepancy, drift, step, images shed so far) of the adaptation, looked up once for every second. clock:
-    seconds since 1970."""
+class Stats:
+    """Statistics of a service; its counters are Prometheus metrics in a registry of their own. names: of the classes."""
 
-    def __init__(
-        self,
-        keep_images: int,
-        pulse: Callable[[], tuple[float | None, float, int, int]],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._clock = clock
-        self.started = clock()
-        self.requests = self.images = 0
-        self.refused: collections.Counter[str] = collections.Counter()
-        self.bucket_counts = [0] * (len(BUCKETS) + 1)
-        self.latency_sum = 0.0
-        self._pulse = pulse
-        self._shed_before: int | None = None  # a restart begins with those of the process before
+    def __init__(self, names: Sequence[str], keep_images: int, clock: Callable[[], float] = time.time) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=self.registry)
+
+        self.requests = counter("navia_requests", "Requests answered.")
+        self.images = counter("navia_images", "Images predicted.")
+        self.refused = counter("navia_requests_refused", "Requests that failed or were refused.", "reason")
+        self.images_adapted = counter("navia_images_adapted", "Images adapted to.")
+        self.images_shed = counter("navia_images_shed", "Images left out of the adaptation.")
+        self.guard_events = counter("navia_guard_events", "Events of the guard.")
+        self.checkpoint_failures = counter("navia_checkpoint_failures", "Checkpoints that could not be written.")
+        self.reply_seconds = Histogram(
+            "navia_reply_seconds", "Seconds from request to reply.", buckets=_BUCKETS, registry=self.registry
+        )
+        self._names, self._clock, self.started = names, clock, clock()
         self._lock = threading.Lock()
-        self._seconds: collections.OrderedDict[int, _Second] = collections.OrderedDict()
+        self._seconds = collections.deque([_Second(int(self.started))], maxlen=WINDOW + 1)
         self._events: collections.deque[Event] = collections.deque(maxlen=50)
-        self._shown: collections.deque[Shown] = collections.deque(maxlen=keep_images or None)
-        self._keep, self._numbered = keep_images > 0, 0
+        self._recent: collections.deque[tuple[Tensor, RecentImage]] = collections.deque(maxlen=keep_images)
 
-    # ---- what others tell
+    # ---- recording
 
     def replied(self, seconds: float) -> None:
+        self.requests.inc()
+        self.reply_seconds.observe(seconds)
         with self._lock:
-            self.requests += 1
-            self.latency_sum += seconds
-            self.bucket_counts[bisect.bisect_left(BUCKETS, seconds)] += 1
             self._now().latencies.append(1000 * seconds)
 
-    def answered(self, images: Tensor, answer: Answer) -> None:
-        probabilities, classes = answer.probabilities.max(dim=1)
+    def predicted(self, images: Tensor, output: RequestOutput) -> None:
+        probabilities, classes = output.probabilities.max(dim=1)
+        before = count(self.images)
+        self.images.inc(len(images))
         with self._lock:
             second = self._now()
-            self.images += len(images)
-            second.images += len(images)
-            second.entropy += float(answer.entropy.sum())
+            second.images_per_second += len(images)
+            second.entropies += float(output.entropy.sum())
             second.classes.update(classes.tolist())
-            if self._keep:
-                self._keep_pictures(images, answer, probabilities, classes)
+            for i in range(max(0, len(images) - (self._recent.maxlen or 0)), len(images)):
+                shown = RecentImage(
+                    number=before + i + 1,
+                    time=self._clock(),
+                    picture="",  # made when it is asked for
+                    label=self._names[int(classes[i])],
+                    probability=float(probabilities[i]),
+                    entropy=float(output.entropy[i]),
+                    step=output.step,
+                )
+                self._recent.append((images[i].clone(), shown))
 
     def refuse(self, reason: str) -> None:
+        self.refused.labels(reason).inc()
+
+    def shed(self, count: int) -> None:
+        self.images_shed.inc(count)
         with self._lock:
-            self.refused[reason] += 1
+            self._now().shed += count
 
     def event(self, kind: str, text: str) -> None:
+        log.info("%s: %s", kind, text)
         with self._lock:
             self._events.appendleft(Event(time=self._clock(), kind=cast(Any, kind), text=text))
 
-    # ---- what is asked
-
-    def percentiles(self) -> tuple[float | None, float | None, float | None]:
-        """p50, p95, p99 of the replies in the window, in milliseconds."""
+    def sample(self, discrepancy: float | None, drift: float, step: int) -> None:
+        """Record the state of the adaptation; called once a second."""
         with self._lock:
-            known = sorted(itertools.chain.from_iterable(second.latencies for second in self._window()))
-        return _quantile(known, 0.5), _quantile(known, 0.95), _quantile(known, 0.99)
+            second = self._now()
+            second.discrepancy, second.drift, second.step = discrepancy, drift, step
 
-    def window_images(self) -> int:
+    def saved_counters(self) -> dict[str, int]:
+        """The counters that continue after a restart."""
+        return {name: count(getattr(self, name)) for name in ("images_adapted", "images_shed", "guard_events")}
+
+    def restore_counters(self, saved: Mapping[str, int]) -> None:
+        for name in self.saved_counters().keys() & saved.keys():
+            getattr(self, name).inc(saved[name])
+
+    # ---- reading
+
+    def request_stats(self, queue: int, queue_limit: int) -> RequestStats:
         with self._lock:
-            return sum(second.images for second in self._window())
+            window = self._window()
+            latencies = sorted(itertools.chain.from_iterable(second.latencies for second in window))
+        images = sum(second.images_per_second for second in window)
+        refused = next(iter(self.refused.collect())).samples
+        return RequestStats(
+            requests=count(self.requests),
+            images=count(self.images),
+            refused={sample.labels["reason"]: int(sample.value) for sample in refused if sample.name.endswith("_total")},
+            images_per_second=images / max(1.0, min(WINDOW, self._clock() - self.started)),
+            window_images=images,
+            p50_ms=_quantile(latencies, 0.5),
+            p95_ms=_quantile(latencies, 0.95),
+            p99_ms=_quantile(latencies, 0.99),
+            queue=queue,
+            queue_limit=queue_limit,
+        )
 
-    def images_per_second(self) -> float:
-        """Over the window, or since the start where that is shorter."""
-        return self.window_images() / max(1.0, min(WINDOW, self._clock() - self.started))
+    def classes(self) -> list[ClassCount]:
+        """The most frequent predicted classes of the window."""
+        counts: collections.Counter[int] = collections.Counter()
+        with self._lock:
+            for second in self._window():
+                counts.update(second.classes)
+        return [ClassCount(label=self._names[index], count=number) for index, number in counts.most_common(20)]
 
     def events(self) -> list[Event]:
         with self._lock:
             return list(self._events)
 
-    def classes(self, names: Sequence[str]) -> list[ClassCount]:
+    def recent_images(self, after: int) -> list[tuple[Tensor, RecentImage]]:
+        """Images with a number above `after`, newest first."""
         with self._lock:
-            counts: collections.Counter[int] = collections.Counter()
-            for second in self._window():
-                counts.update(second.classes)
-        return [ClassCount(label=names[index], count=count) for index, count in counts.most_common(20)]
+            return [(image, shown) for image, shown in reversed(self._recent) if shown.number > after]
 
-    def shown(self, after: int) -> list[Shown]:
-        with self._lock:
-            return [shown for shown in reversed(self._shown) if shown.number > after]
-
-    def series(self) -> Series:
-        """The whole seconds so far; the present one is not over."""
-        now = int(self._clock())
+    def series(self) -> TimeSeries:
+        """The completed seconds of the window."""
         with self._lock:
             self._now()
-            first = max(int(self.started), now - WINDOW)
-            seconds = [(t, self._seconds.get(t)) for t in range(first, now)]
-        points = _carried_on(seconds)
-        return Series(
-            time=[float(t) for t, _ in points],
-            images_per_second=[float(s.images) for _, s in points],
-            p50_ms=[s.p50 for _, s in points],
-            p95_ms=[s.p95 for _, s in points],
-            entropy=[s.entropy / s.images if s.images else None for _, s in points],
-            discrepancy=[s.discrepancy for _, s in points],
-            drift=[s.drift for _, s in points],
-            step=[s.step for _, s in points],
-            shed=[s.shed for _, s in points],
-        )
-
-    def beat(self) -> None:
-        """Once a second: notes where the adaptation is."""
-        discrepancy, drift, step, shed = self._pulse()
-        with self._lock:
-            second = self._now()
-            second.discrepancy, second.drift, second.step = discrepancy, drift, step
-            second.shed += 0 if self._shed_before is None else shed - self._shed_before
-            self._shed_before = shed
+            seconds = list(self._seconds)[:-1]
+        return TimeSeries(**{name: [getattr(second, name) for second in seconds] for name in TimeSeries.model_fields})
 
     def _window(self) -> list[_Second]:
-        """The seconds of the window in which something was told, with the present one."""
-        now = int(self._clock())
-        return [second for t, second in self._seconds.items() if now - WINDOW < t <= now]
+        """The seconds of the window, with the present one."""
+        self._now()
+        return list(self._seconds)[-WINDOW:]
 
     def _now(self) -> _Second:
+        """The present second; the seconds since the last call are added before it."""
         now = int(self._clock())
-        if now not in self._seconds:
-            before = next(reversed(self._seconds.values()), _Second())
-            before.end()
-            self._seconds[now] = _Second(discrepancy=before.discrepancy, drift=before.drift, step=before.step)
-            while len(self._seconds) > WINDOW + 2:
-                self._seconds.popitem(last=False)
-        return self._seconds[now]
-
-    def _keep_pictures(self, images: Tensor, answer: Answer, probabilities: Tensor, classes: Tensor) -> None:
-        assert self._shown.maxlen is not None
-        for i in range(max(0, len(images) - self._shown.maxlen), len(images)):
-            values = (int(classes[i]), float(probabilities[i]), float(answer.entropy[i]))
-            self._shown.append(Shown(self._numbered + i + 1, self._clock(), images[i].clone(), *values, answer.step))
-        self._numbered += len(images)
+        if now < self._seconds[-1].time - WINDOW:  # the clock was set back
+            self._seconds = collections.deque([self._seconds[-1].next(now)], maxlen=WINDOW + 1)
+        for second in range(max(self._seconds[-1].time + 1, now - WINDOW), now + 1):
+            self._seconds.append(self._seconds[-1].next(second))
+        return self._seconds[-1]
 
 
-def _carried_on(seconds: Iterable[tuple[int, _Second | None]]) -> list[tuple[int, _Second]]:
-    """A second in which nothing was told still has the state of the one before."""
-    points: list[tuple[int, _Second]] = []
-    for t, second in seconds:
-        before = points[-1][1] if points else _Second()
-        points.append((t, second or _Second(discrepancy=before.discrepancy, drift=before.drift, step=before.step)))
-    return points
+def count(counter: Counter) -> int:
+    """Value of a counter without labels."""
+    return int(next(iter(counter.collect())).samples[0].value)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    """Of sorted values: the smallest that at least this share of them does not exceed."""
+    """Of sorted values: the smallest that at least this share of them does not exceed; the usual median for 0.5."""
     if not ordered:
         return None
-    if share == 0.5:
-        return statistics.median(ordered)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return statistics.median(ordered) if share == 0.5 else ordered[max(0, math.ceil(share * len(ordered)) - 1)]

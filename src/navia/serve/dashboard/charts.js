@@ -1,7 +1,7 @@
 // The charts of the last minutes, and what is read out of them by pointer or key.
 
 import { $, element, shape } from "./elements.js";
-import { MISSING, clock, count, duration, number, plural } from "./words.js";
+import { MISSING, clock, count, duration, number, plural } from "./format.js";
 
 const SPAN = 300; // seconds that a chart shows
 
@@ -38,9 +38,9 @@ const HEIGHT = 150, TOP = 14, BOTTOM = 20; // pixels: of the plot, above it for 
 export const SIGNS = { guard: "M0-5 5 4-5 4z", rollback: "M-5 0 4-5 4 5z", reset: "M-4-4h8v8h-8z" };
 // least: what the scale covers at least, so that noise near zero stays small
 const CHARTS = [
-  { title: "Throughput", unit: "images/s", least: 5, lines: [["answered", "images_per_second"], ["shed", "shed", "bars"]] },
+  { title: "Throughput", unit: "images/s", least: 5, lines: [["images", "images_per_second"], ["shed", "shed", "bars"]] },
   { title: "Latency", unit: "ms", least: 5, lines: [["median", "p50_ms"], ["95th percentile", "p95_ms"]] },
-  { title: "Entropy of the answers", unit: "nats", least: 0.5, lines: [["", "entropy"]] },
+  { title: "Prediction entropy", unit: "nats", least: 0.5, lines: [["", "entropy"]] },
   { title: "Discrepancy to the source", unit: "", least: 0.05, lines: [["", "discrepancy"]] },
   { title: "Drift of the parameters", unit: "%", least: 0.1, factor: 100, lines: [["", "drift"]] },
 ];

@@ -1,6 +1,6 @@
 // Buttons: what cannot be undone is asked for twice.
 
-import { Refused, ask } from "./contact.js";
+import { Refused, ask } from "./connection.js";
 import { $, put } from "./elements.js";
 
 const CONFIRM = 4; // seconds in which a second click confirms
@@ -8,7 +8,7 @@ const CONFIRM = 4; // seconds in which a second click confirms
 const BUTTONS = {
   pause: { words: () => (status?.adaptation.state === "paused" ? "Resume" : "Pause") },
   rollback: { words: () => "Roll back", sure: "Roll back?", means: "go back to an earlier state" },
-  reset: { words: () => "Reset", sure: "Reset?", means: "forget all that was learned" },
+  reset: { words: () => "Reset", sure: "Reset?", means: "go back to the source model" },
 };
 let busy = false, armed = null, disarm = 0;
 let status = null, reachable = false;

@@ -1,22 +1,22 @@
 // One status a second comes in as a stream; show() draws all that is seen from the latest.
 
 import { drawCharts, pointAt } from "./charts.js";
-import { Refused, ask, asking, readEvents } from "./contact.js";
+import { Refused, ask, asking, readEvents } from "./connection.js";
 import { arm, setButtons, startControls } from "./controls.js";
 import { $, put } from "./elements.js";
-import { picture, render } from "./sections.js";
-import { ago, clock, duration } from "./words.js";
+import { figure, render } from "./sections.js";
+import { ago, clock, duration } from "./format.js";
 
 const SILENCE = 3; // seconds without a status after which the values count as old
 const HUNG = 10; // seconds without a status after which an open stream counts as dead
 const WAITS = [1, 2, 4, 8]; // seconds before the next try
-const PICTURES = 12;
+const RECENT = 12;
 
 let latest = null; // status
 let heard = Date.now(); // when it came
 let stream = new AbortController(), alive = Date.now(); // when the stream was opened or last brought a status
 let nextTry = 0, excuse = "";
-let pictures = { number: 0, images: 0, shown: [] };
+let recent = { number: 0, images: 0, shown: [] };
 
 const serviceNow = () => latest.started + latest.uptime + (Date.now() - heard) / 1000; // its clock may differ from ours
 const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
@@ -24,7 +24,7 @@ const isLost = () => Date.now() - heard >= 1000 * SILENCE;
 
 function show() {
   $("page").hidden = false; // before the charts: what is hidden has no width
-  render(latest, serviceNow(), pictures);
+  render(latest, serviceNow(), recent);
   drawCharts(latest);
   tellTime();
 }
@@ -32,7 +32,7 @@ function show() {
 // ---- following the service
 
 function hear(status) {
-  if (latest?.started !== status.started) pictures = { number: 0, images: 0, shown: [] }; // another process counts anew
+  if (latest?.started !== status.started) recent = { number: 0, images: 0, shown: [] }; // another process counts anew
   [latest, excuse, heard, alive] = [status, "", Date.now(), Date.now()];
   requestAnimationFrame(show); // not at once: a mistake in drawing must not pass for a lost contact
 }
@@ -77,14 +77,14 @@ function tellTime() {
   for (const time of document.querySelectorAll("time[data-at]")) time.textContent = ago(serviceNow() - time.dataset.at);
 }
 
-/** Pictures are asked for only when someone looks and images were answered since. */
-async function lookForPictures() {
-  if (document.hidden || !latest || isLost() || asking() || latest.served.images === pictures.images) return;
-  const [mine, images] = [pictures, latest.served.images];
+/** Recent images are requested only when the page is visible and images were predicted since. */
+async function fetchRecent() {
+  if (document.hidden || !latest || isLost() || asking() || latest.served.images === recent.images) return;
+  const [mine, images] = [recent, latest.served.images];
   const reply = await ask(`v1/recent?after=${mine.number}`, { signal: AbortSignal.timeout(1000 * HUNG) });
   const newer = (await reply.json()).images;
   mine.images = images;
-  mine.shown = [...(await Promise.all(newer.map(picture))), ...mine.shown].slice(0, PICTURES);
+  mine.shown = [...(await Promise.all(newer.map(figure))), ...mine.shown].slice(0, RECENT);
   mine.number = Math.max(mine.number, ...newer.map((one) => one.number));
   show();
 }
@@ -104,5 +104,5 @@ setInterval(tellTime, 500);
 tellTime();
 follow();
 (async () => {
-  for (;;) await sleep(2).then(lookForPictures).catch(() => {}); // a lost contact is told elsewhere
+  for (;;) await sleep(2).then(fetchRecent).catch(() => {}); // a lost contact is told elsewhere
 })();

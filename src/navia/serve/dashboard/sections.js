@@ -2,15 +2,15 @@
 
 import { SIGNS, sign } from "./charts.js";
 import { $, element, fill, put, track } from "./elements.js";
-import { MISSING, ago, count, day, duration, number, percent, plural } from "./words.js";
+import { MISSING, ago, count, day, duration, number, percent, plural } from "./format.js";
 
 const MEANING = {
-  adapting: "A step is under way.", waiting: "For images.", off: "This service does not adapt.",
-  paused: "Images are answered, nothing is learned.", shedding: "Answers need the machine: not all images are adapted to.",
+  adapting: "A step is running.", waiting: "Waiting for images.", off: "This service does not adapt.",
+  paused: "Images are predicted without adaptation.", shedding: "Predictions need the machine: not all images are adapted to.",
 };
 
-/** All but the charts. now: the time of the service; pictures: how many images it had answered, and those shown. */
-export function render(status, now, pictures) {
+/** All but the charts. now: the time of the service; recent: the recent images, and how many were predicted then. */
+export function render(status, now, recent) {
   const { served, adaptation, checkpoint, classes, events } = status;
   const saved = ({ step, seconds_ago: past, every, every_seconds: seconds, failures }) =>
     `${step === null ? "none yet" : `step ${count(step)} saved ${ago(past)}`}, every ${every} steps or ${duration(seconds)}`
@@ -55,10 +55,10 @@ export function render(status, now, pictures) {
   const others = total - sum(classes.slice(0, 10));
   const rest = others ? ` All other classes: ${percent(others / total)}.` : "";
   put("classes-note", total ? `Of ${plural(total, "image")}.${rest}` : served.images ? "No image in this time." : "No image yet.");
-  if (pictures.shown[0] !== $("pictures").firstChild) $("pictures").replaceChildren(...pictures.shown);
-  $("pictures-note").hidden = pictures.shown.length > 0;
-  const missing = pictures.images ? "This service keeps no images." : "Loading the last images.";
-  put("pictures-note", served.images ? missing : "No image yet.");
+  if (recent.shown[0] !== $("images").firstChild) $("images").replaceChildren(...recent.shown);
+  $("images-note").hidden = recent.shown.length > 0;
+  const missing = recent.images ? "This service keeps no images." : "Loading the last images.";
+  put("images-note", served.images ? missing : "No image yet.");
   fill("events", events, eventLine);
   $("events-note").hidden = events.length > 0;
 }
@@ -77,11 +77,11 @@ function eventLine({ time, kind, text }) {
   return element("li", kind, what, element("span", "text", text), when);
 }
 
-export async function picture(one) {
+export async function figure(one) {
   const image = element("img");
-  image.alt = `taken for ${one.label}`;
+  image.alt = `predicted: ${one.label}`;
   if (one.picture.startsWith("data:image/")) image.src = one.picture;
-  await image.decode().catch(() => {}); // shown without a picture then
+  await image.decode().catch(() => {}); // shown without an image then
   image.classList.toggle("pixels", image.naturalWidth < 64);
   const facts = [percent(one.probability), `entropy ${number(one.entropy)}`, `step ${count(one.step)}`];
   const below = [named(one.label), track(one.probability), ...facts.map((fact) => element("span", "", fact))];

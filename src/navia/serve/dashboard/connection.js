@@ -1,8 +1,8 @@
-// Talking to the service: requests with the key of this tab, and the stream of events.
+// Requests with the key of this tab, and the stream of events.
 
 import { $, put } from "./elements.js";
 
-export class Refused extends Error {} // with the words of the service
+export class Refused extends Error {} // message: the error text of the service
 
 export const asking = () => !$("key-form").hidden;
 
@@ -17,7 +17,7 @@ export async function ask(where, options = {}) {
     $("key").focus();
   }
   const problem = await reply.json().catch(() => ({}));
-  throw new Refused(problem.error ?? `The service answered with status ${reply.status}.`);
+  throw new Refused(problem.error ?? `The service replied with status ${reply.status}.`);
 }
 
 /** Server-sent events, read by hand because EventSource cannot send a key. Yields { event, data }. */
