@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from navia.report.bars import bars
 from navia.report.demo_page import demo_page
+
 from navia.report.page import Section, page
 from tests.browser.conftest import DESK, PHONE
 from tests.report.made_up import RUNS, story

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from navia.report.index_page import index_page
-from navia.report.results import Results, Table, tabulate
+from navia.report.page import report_page
+from navia.report.tables import Results, Table, tabulate
 from tests.browser.conftest import DESK, PHONE
 from tests.report.test_results import made_up, made_up_grid, made_up_traces
 from tests.report.test_tsne import view
@@ -25,7 +25,7 @@ def address(results: Results, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def written(file: Path, results: Results, traces: dict[str, Any]) -> str:
-    file.write_text(index_page(results, traces), encoding="utf-8")
+    file.write_text(report_page(results, traces), encoding="utf-8")
     return file.as_uri()
 
 

@@ -21,43 +21,16 @@ from navia.cli.report import report
 from navia.data.corruptions import CORRUPTIONS, names
 from navia.errors import InputError, SpecError
 from navia.evaluation.metrics import wilson
-from navia.report.examples import example_pictures, seen_as
-from navia.report.figures import draw_figures, figures
-from navia.report.files import read_rows, save_text
-from navia.report.index_page import index_page
-from navia.report.latex import latex_table
-from navia.report.results import (
-    Column,
-    Line,
-    Results,
-    Table,
-    best,
-    collapses,
-    convergence,
-    effective_classes,
-    how_to_read,
-    interval_text,
-    legible,
-    rate_sweeps,
-    reduction_sweeps,
-    running,
-    t95,
-    tabulate,
-)
-from navia.report.results.protocol import domain_of
-from navia.report.results.sweeps import relative
-from navia.report.results.values import over_seeds
-from navia.report.tables import (
-    csv_text,
-    has_paper,
-    markdown,
-    missing_text,
-    page_markdown,
-    paper,
-    summary,
-)
-from navia.report.written import LIST, Written
-from tests.report.test_page import Parsed
+from navia.report.charts import convergence, figures, rate_sweeps, reduction_sweeps, relative, running_accuracy, select_lines
+from navia.report.compare import best, collapses, effective_classes, has_paper, interval_text, paper
+from navia.report.examples import example_images, parse_preprocessing
+from navia.report.figures import draw_figures
+from navia.report.files import LIST, ReportFiles, read_rows, save_text
+from navia.report.lines import Column, Line, over_seeds, t95
+from navia.report.page import report_page
+from navia.report.tables import Results, Table, domain_of, tabulate
+from navia.report.text import csv_text, how_to_read, latex_table, markdown, missing_text, page_markdown, summary
+from tests.report.test_page import charts_of
 
 SPEC = """
 models: [{name: embedded}]
@@ -395,7 +368,7 @@ def test_another_fingerprint_makes_another_table_and_is_named(change: dict[str, 
     assert [len(t.lines) for t in results.tables] == [2, 1]
     assert len(results.apart) == 1
     assert word in results.apart[0]
-    assert results.apart[0] in index_page(results, {}).replace("&#x27;", "'")
+    assert results.apart[0] in report_page(results, {}).replace("&#x27;", "'")
     assert results.apart[0] in page_markdown(results)
 
 
@@ -501,7 +474,7 @@ def test_nan_is_a_dash_and_never_the_best(tmp_path: Path) -> None:
     table = only(results)
     assert best(table.blocks[0], column(table, "fog")) == [False, True, False, False]
     assert line(table, "navia").value(column(table, "fog")).mean is None
-    for text in (page_markdown(results), latex_table(table), csv_text(table), index_page(results, made_up_traces(rows))):
+    for text in (page_markdown(results), latex_table(table), csv_text(table), report_page(results, made_up_traces(rows))):
         assert not re.search(r"\bnan\b", text, re.IGNORECASE)
     assert "| tent | – | – | – | – |" in markdown(table)
     assert save_figures(results, made_up_traces(rows), tmp_path)
@@ -595,7 +568,7 @@ def test_paper_values_stand_beside_ours_where_the_protocol_is_the_papers() -> No
     assert paper(table, line(table, "NAVIA_4"), table.average) == 70.7
     assert paper(table, line(table, "NAVIA_4"), column(table, "noise")) is None
     assert paper(table, line(table, "align"), table.average) is None
-    assert "augreg2" in index_page(results, {})
+    assert "augreg2" in report_page(results, {})
     assert "paper of FOA" not in page_markdown(results)  # that note is on Table 2
     row = next(r for r in csv.DictReader(io.StringIO(csv_text(table))) if r["line"] == "Tent" and r["quantity"] == "fog")
     assert row["paper"] == "2.3"
@@ -673,18 +646,17 @@ def test_methods_of_interleaved_costs_are_each_one_line_on_the_page() -> None:
         for m, more in (("align", 0), ("navia", 0.3))
         for r, c in costs.items()
     ]
-    html = index_page(tabulate(rows), {})
-    swept = html.split("Each method over its reducers</figcaption>")[1].split("</figure>")[0]
-    drawn = [a["d"] for a in Parsed(swept).all("path", "line") if "L" in a["d"]]
-    assert [d.count("L") for d in drawn] == [2, 2, 2, 2]  # two layouts
+    html = report_page(tabulate(rows), {})
+    (swept,) = [chart for chart in charts_of(html) if chart["title"] == "Each method over its reducers"]
+    assert [(series["name"], len(series["points"])) for series in swept["series"]] == [("align", 3), ("navia", 3)]
 
 
 def test_of_too_many_lines_the_best_of_each_method_is_drawn() -> None:
     rows = [made_up(m, top1=0.3 + 0.01 * r, reduce=f"tome:{r}") for m in ("align", "navia") for r in range(1, 10)]
     table = only(tabulate(rows))
-    assert [x.name for x in legible(table, table.blocks[0])] == ["align + tome:9", "navia + tome:9"]
+    assert [x.name for x in select_lines(table, table.blocks[0])] == ["align + tome:9", "navia + tome:9"]
     few = only(tabulate(rows[:9]))
-    assert legible(few, few.blocks[0]) == few.lines
+    assert select_lines(few, few.blocks[0]) == few.lines
 
 
 def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
@@ -693,16 +665,16 @@ def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
         row["key"]: {"right": right, "images": [10, 10, 5]} for row, right in zip(rows, ([1, 2, 5], [3, 2, 5]), strict=True)
     }
     (tent,) = only(tabulate(rows)).lines
-    assert running(tent, "fog", traces) == pytest.approx({10: 20, 20: 20, 25: 36})
+    assert running_accuracy(tent, "fog", traces) == pytest.approx({10: 20, 20: 20, 25: 36})
     long = {rows[0]["key"]: {"right": [1] * 500, "images": [2] * 500}}
-    curve = running(tent, "fog", long)
+    curve = running_accuracy(tent, "fog", long)
     assert len(curve) <= 50
     assert list(curve)[-1] == 1000
-    assert running(tent, "snow", traces) == {}
+    assert running_accuracy(tent, "snow", traces) == {}
 
 
 def save_figures(results: Results, traces: Any, folder: Path) -> list[Path]:
-    with Written(folder) as written:
+    with ReportFiles(folder) as written:
         return draw_figures(results, traces, written)
 
 
@@ -789,7 +761,7 @@ def test_domains_with_dots_and_capitals_keep_their_names(tmp_path: Path) -> None
         trace["tsne"] = {"names": ["cat", "dog"], "labels": [0, 1], "panels": [points]}
     drawn = {path.name for path in save_figures(tabulate(rows), traces, tmp_path) if "tsne" in path.name}
     assert drawn == {f"table1-tsne-ImageNet-R v1.{i}.{kind}" for i in (0, 5) for kind in ("png", "svg")}
-    assert "ImageNet-R v1.5: 2 pictures" in index_page(tabulate(rows), traces)
+    assert "ImageNet-R v1.5: 2 pictures" in report_page(tabulate(rows), traces)
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
@@ -869,7 +841,7 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
-    shown, note = example_pictures(tabulate(Store(real).rows()))
+    shown, note = example_images(tabulate(Store(real).rows()))
     assert [row.title for row in shown] == ["clean", "gaussian noise", "contrast"]
     assert "Cropped as the model sees them" in note
     clean, noisy, flat = (np.stack(row.images).astype(float) for row in shown)
@@ -879,10 +851,10 @@ def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
 
 
 def test_data_that_is_gone_is_noted() -> None:
-    shown, note = example_pictures(tabulate([made_up()]))
+    shown, note = example_images(tabulate([made_up()]))
     assert shown == []
     assert "No pictures of timm:made_up on val, severity 5: no folder 'nowhere/val'" in note
-    assert "no folder" in index_page(tabulate([made_up()]), {}, (shown, note))
+    assert "no folder" in report_page(tabulate([made_up()]), {}, (shown, note))
 
 
 def test_the_crop_is_read_from_the_rows_description(golden_vit: Any) -> None:
@@ -893,7 +865,7 @@ def test_the_crop_is_read_from_the_rows_description(golden_vit: Any) -> None:
         Preprocessing((224, 192), (0.5,) * 3, (0.5,) * 3, (256, 240), "bilinear"),
         Preprocessing((28, 28), (0.3,), (0.4,), None),
     ):
-        read = seen_as(given.describe())
+        read = parse_preprocessing(given.describe())
         assert (read.size, read.resize, len(read.mean)) == (given.size, given.resize, len(given.mean))
         assert given.resize is None or read.interpolation == given.interpolation
 

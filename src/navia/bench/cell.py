@@ -48,6 +48,9 @@ _DIGESTED = {
 }  # the digest of what each path leads to
 
 
+_LAST_IMAGES = 5  # of the stream, whose predictions the report shows
+
+
 @dataclass(frozen=True)
 class Cell:
     """All that decides a row, in plain values.
@@ -129,13 +132,13 @@ class Cell:
         return f"{self.domain or self.stream} {self.method}+{self.reduce}{told} seed {self.seed}"
 
 
-def run_cell(cell: Cell, workers: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Row and trace of one cell, from scratch."""
-    vit = _model_of(cell)
-    opened, clean = _data(cell)
+def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Row and trace of one cell, from scratch. vit: the model of the cell, where it is loaded already."""
+    vit = vit or _model_of(cell)
+    opened, clean = _data(cell, vit)
     domains = _streamed(cell, opened)
     stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=cell.label_shift)
-    source = None if clean is None else _statistics(cell, clean, workers)
+    source = None if clean is None else _statistics(cell, vit, clean, workers)
     options = json.loads(cell.options)
     adapter = _adapter(cell, vit, opened, source, options)
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
@@ -216,9 +219,8 @@ def _changed(path: str) -> str:
     return f"{path!r} has changed, or is another one here, since the benchmark began: start it again"
 
 
-def _data(cell: Cell) -> tuple[Opened, Domain | None]:
+def _data(cell: Cell, vit: ViT) -> tuple[Opened, Domain | None]:
     """Domains without the source images, and the source images; None: the data has no clean ones."""
-    vit = _model_of(cell)
     names = class_names(vit)
     made = cell.domains if cell.corrupted else ()
     _check_unchanged(cell.data, cell.domains, cell.corrupted, cell.source_path, cell.data_digest, cell.source_digest)
@@ -268,8 +270,7 @@ def _streamed(cell: Cell, opened: Opened) -> list[Domain]:
     return domains
 
 
-def _statistics(cell: Cell, clean: Domain, workers: int) -> SourceStatistics:
-    vit = _model_of(cell)
+def _statistics(cell: Cell, vit: ViT, clean: Domain, workers: int) -> SourceStatistics:
     batches = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
     images: Iterator[Tensor] = (batch.images for batch in batches)
     return SourceStatistics.measure(vit, images, cell.reduce, fisher=METHODS.get(cell.method).needs_fisher)
@@ -326,6 +327,11 @@ def _trace(answers: Sequence[Answered]) -> dict[str, Any]:
         "loss": [a.step.loss for a in answers],
         "kept": [a.step.kept for a in answers],
         "predicted": predicted.tolist(),
+        "last": [
+            (name, int(label))
+            for a in answers[-_LAST_IMAGES:]
+            for name, label in zip(a.batch.names, a.logits.argmax(dim=1), strict=True)
+        ][-_LAST_IMAGES:],
     }
 
 

@@ -20,6 +20,7 @@ from navia.bench.tsne import Tsne
 from navia.errors import NaviaError
 from navia.evaluation.tsne import check_installed
 from navia.methods.base import METHODS, changed_options
+from navia.models.base import ViT
 from navia.plugins import load_plugin, source_digest
 from navia.reduction import parse
 
@@ -235,16 +236,16 @@ Outcome = Result | Failure
 Engine = Callable[[Sequence[Cell]], Iterable[Outcome]]
 
 
-def one_by_one(wanted: Sequence[Cell], workers: int = 0) -> Iterator[Outcome]:
-    """All cells in this process."""
+def one_by_one(wanted: Sequence[Cell], workers: int = 0, vit: ViT | None = None) -> Iterator[Outcome]:
+    """All cells in this process. vit: their model, where it is loaded already."""
     for cell in wanted:
-        yield attempt(cell, workers)
+        yield attempt(cell, workers, vit)
 
 
-def attempt(cell: Cell, workers: int = 0) -> Outcome:
+def attempt(cell: Cell, workers: int = 0, vit: ViT | None = None) -> Outcome:
     """Of a cell that fails, why: the others of a long night must not wait for it."""
     try:
-        return run_cell(cell, workers)
+        return run_cell(cell, workers, vit)
     except NaviaError as error:
         return Failure(cell, str(error))
     except Exception:

@@ -37,7 +37,7 @@ def tokens(
 
     from navia.data.folder import open_image
     from navia.reduction import parse
-    from navia.report.groups import draw
+    from navia.report.token_map import draw_token_maps
 
     out = file_to_write(out, "tokens.png")
     if out.suffix.lower() not in Image.registered_extensions():
@@ -45,7 +45,7 @@ def tokens(
     reducers = [parse(spec) for spec in reduce or ["tome:8"]]
     picture = open_image(image)
     vit = load_model(model, checkpoint, num_classes=num_classes)
-    drawing = draw(vit, picture, reducers, scale)
+    drawing = draw_token_maps(vit, picture, reducers, scale)
     write(out, drawing.save)
     if as_json:
         described = vit.preprocessing.as_dict()

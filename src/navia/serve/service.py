@@ -19,7 +19,7 @@ from navia.errors import InputError, NaviaError
 from navia.models.base import ViT
 from navia.models.labels import class_names
 from navia.reduction import ReducerLike
-from navia.report.numbers import finite
+from navia.report.formatting import finite
 from navia.serve.adaptation_worker import Learner
 from navia.serve.checkpoints import Checkpoints
 from navia.serve.decoding import read_picture

@@ -3,7 +3,7 @@
 import time
 
 from navia import __version__
-from navia.report.numbers import finite
+from navia.report.formatting import finite
 from navia.serve.decoding import thumbnail
 from navia.serve.schemas import Adaptation, Checkpoint, Recent, Served, Status
 from navia.serve.service import Service
