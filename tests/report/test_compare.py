@@ -44,8 +44,9 @@ def test_lines_are_ranked_on_the_seeds_that_all_have() -> None:
     for text in (page_markdown(tabulate(stopped())), latex_table(table), report_page(tabulate(stopped()), {})):
         assert note in text
     html = report_page(tabulate(stopped()), {})
-    keys = re.findall(r'<td class="number" data-key="([\d.]+)"><strong class="best">([\d.]+)</strong>', html)
-    assert [key for key, text in keys if text in ("56.2", "59.4")] == ["59.4", "59.4"]  # a click on the header sorts so
+    keys = re.findall(r'<td class="number"(?: data-key="([\d.]+)")?><strong class="best">([\d.]+)</strong>', html)
+    found = [key or text for key, text in keys if text in ("56.2", "59.4")]
+    assert found == ["59.4", "59.4"]  # a click on the header sorts so
 
 
 def test_json_names_the_best_on_common_seeds(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_seeds_that_draw_other_images_are_pooled_by_image() -> None:
     independent, same = wilson(600 * value.mean / 100, 600), wilson(300 * value.mean / 100, 300)
     assert 100 * (independent[1] - independent[0]) < value.high - value.low < 100 * (same[1] - same[0])
     text = page_markdown(tabulate(rows, traces=traces))
-    assert "seeds, which change the order of the stream and which 300 images of a domain are drawn" in text
+    assert "seeds, which change the order of the stream and which 300 images of a domain are sampled" in text
     plain = page_markdown(tabulate([made_up("tent", seed=s) for s in range(2)]))
     assert "seeds, which change the order of the stream: between them" in plain
 

@@ -82,7 +82,7 @@ def test_labels_are_the_specs_and_other_rows_have_tables_of_their_own() -> None:
     assert [[x.name for x in table.lines] for table in results.tables] == [["source", "entropy"], ["moments"], ["tent"]]
     assert [table.spec for table in results.tables] == ["two", "one", None]
     assert results.apart == ("Table 3 is not comparable with table 1: other batch (64 and 1).",)
-    assert "Each spec has a table of its own" in page_markdown(results)
+    assert "Each spec has its own table" in page_markdown(results)
     assert "must not be compared" not in summary(results)
     assert [table.title for table in results.tables] == [
         "two: timm:made_up on val, severity 5",

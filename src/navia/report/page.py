@@ -138,7 +138,7 @@ def _chart_data(chart: Chart) -> dict[str, Any]:
 
 def _short(value: float | str | None) -> float | str | None:
     """Six digits are more than a chart can show."""
-    return value if isinstance(value, str) or finite(value) is None else float(f"{value:.6g}")
+    return value if isinstance(value, str) else None if finite(value) is None else float(f"{value:.6g}")
 
 
 # ---- parts
