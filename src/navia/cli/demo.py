@@ -75,7 +75,7 @@ def demo(
         rows, traces, _ = read_rows(Path(folder))
     results = tabulate(rows, traces=traces)
     steps = _next_steps(model, images)
-    save_text(out, demo_page(vit, results, traces, reduce, steps))
+    save_text(out, demo_page(results, traces, steps))
     if as_json:
         terminal.print_json(_as_dicts(results.tables[0]))
         return

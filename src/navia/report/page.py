@@ -17,8 +17,6 @@ from PIL import Image
 
 from navia.errors import InputError
 from navia.evaluation.tsne import NEIGHBOURS
-from navia.models.base import ViT
-from navia.reduction import parse
 from navia.report.charts import Chart, Figure, figures, histogram
 from navia.report.compare import best, collapses, column_texts, compared, effective_classes, has_paper, interval_text, paper
 from navia.report.examples import Examples, ImageRow, class_names, example_images
@@ -26,7 +24,6 @@ from navia.report.formatting import DASH, count, finite, format_number, join_nam
 from navia.report.lines import Column, Traces
 from navia.report.tables import Block, Results, Table, short_path
 from navia.report.text import differences_text, how_to_read, missing_text, paper_note, setting_text, summary, why_several
-from navia.report.token_map import draw_token_maps
 
 FOLDER = Path(__file__).parent / "templates"
 PIXELATED_BELOW = 128  # images with fewer pixels a side are enlarged without smoothing
@@ -315,28 +312,17 @@ def _protocol_section(results: Results) -> Section:
 # ---- the demonstration
 
 
-def demo_page(vit: ViT, results: Results, traces: Traces, reduce: str, steps: Sequence[tuple[str, str]]) -> str:
-    """The page of `navia demo`: the report of its rows with an introduction, and the merged tokens of the example images."""
+def demo_page(results: Results, traces: Traces, steps: Sequence[tuple[str, str]]) -> str:
+    """The page of `navia demo`: the report of its rows with an introduction."""
     (table,) = results.tables
     shifts = join_names([readable(domain) for domain in table.domains])
-    last = table.lines[-1].name
     lead = (
-        f"A Vision Transformer ({vit.name}) was trained on clean images. Here it meets shifted ones ({shifts}, severity "
-        f"{table.protocol['severity']} of 5) and adapts to them without labels, with all of its tokens and with fewer. "
+        f"A Vision Transformer ({table.protocol['model']}) was trained on clean images. Here it meets shifted ones "
+        f"({shifts}, severity {table.protocol['severity']} of 5) and adapts to them without labels, with all of its tokens and with fewer. "
         f"Every number was computed in this run. One model and {count(len(table.domains), 'shift')} show how the methods "
         "behave, not which of them is best in general."
     )
     images, note = example_images(results, traces)
-    if images:
-        maps = [_token_image(vit, image, reduce) for image in images[0].images]
-        captions = [caption.split("\n")[0] for caption in images[0].captions]
-        images = [*images, ImageRow(f"clean, with the tokens that {reduce} merges in one colour", maps, captions)]
-        note += f" Predictions: before is no adaptation, after is {last} at the end of the stream."
+    note += f" Predictions: before is no adaptation, after is {table.lines[-1].name} at the end of the stream."
     title = "navia: what shift costs, and what adaptation gives back"
     return report_page(results, traces, (images, note), introduction=Introduction(title, lead, steps))
-
-
-def _token_image(vit: ViT, image: np.ndarray, reduce: str) -> np.ndarray:
-    scale = max(1, PIXELATED_BELOW // max(vit.preprocessing.size))
-    panels = np.asarray(draw_token_maps(vit, Image.fromarray(image), [parse(reduce)], scale))
-    return panels[:, -vit.preprocessing.size[1] * scale :]  # without the image beside the map

@@ -1,5 +1,6 @@
 // Sorting of tables, and charts with ECharts. Texts go in as text, never as HTML.
 "use strict";
+document.getElementById("noscript").remove();
 
 function element(name, text = "", kind = "") {
   const made = document.createElement(name);
@@ -114,7 +115,7 @@ function optionsOf(data, names, width) {
     yAxis: axis(data.y, { nameTextStyle: { ...sans(), color: css("--quiet"), align: "left" } }),
     tooltip: {
       trigger: data.kind === "line" || data.kind === "bar" ? "axis" : "item", confine: true, className: "tip",
-      backgroundColor: css("--paper"), borderColor: css("--rule"), textStyle: sans(), transitionDuration: 0,
+      backgroundColor: css("--paper"), borderColor: css("--rule"), textStyle: sans(), transitionDuration: 0, hideDelay: 0,
       axisPointer: { type: data.kind === "bar" ? "shadow" : "line", snap: true, label: { show: false } },
       formatter: (found) => tipOfPoint(data, [found].flat()),
     },
@@ -124,10 +125,11 @@ function optionsOf(data, names, width) {
     symbol: `path://${signs[i].symbol}`, symbolSize: 10, ...look(one, i),
   }));
   if (data.kind === "scatter") {
+    const crowded = data.series.flatMap((one) => one.points).length > 12;
     const label = (one) => ({
-      label: { ...sans(), show: true, position: "right", distance: 6, offset: [0, -8], formatter: ({ dataIndex }) => one.points[dataIndex][4] },
+      label: { ...sans(), show: true, position: [14, -7], formatter: ({ dataIndex }) => one.points[dataIndex][4] },
       labelLayout: ({ rect, labelRect }) => ({
-        hideOverlap: true, ...(labelRect.x + labelRect.width > width && { x: rect.x - 4, align: "right" }),
+        ...(crowded ? { hideOverlap: true } : { moveOverlap: "shiftY" }), ...(labelRect.x + labelRect.width > width && { x: rect.x - 4, align: "right" }),
       }),
     });
     options.series = [...series("scatter", label), ...errorBars(data, colours), front(data)];
@@ -201,7 +203,7 @@ function dataTable(data) {
 }
 
 function draw(canvas, data, names, said) {
-  const chart = echarts.init(canvas, null, { renderer: "svg" });
+  const chart = canvas.chart = echarts.init(canvas, null, { renderer: "svg" });
   const paint = () => chart.setOption(optionsOf(data, names, canvas.clientWidth), { notMerge: true });
   paint();
   new ResizeObserver(() => { chart.resize(); paint(); }).observe(canvas);
