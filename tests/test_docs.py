@@ -30,7 +30,7 @@ from navia.data.corruptions import names as corruption_names
 from navia.methods.base import METHODS
 from navia.reduction import REDUCERS, parse
 from navia.registry import load_plugin
-from navia.report.results import t95
+from navia.report.lines import t95
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

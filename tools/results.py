@@ -17,10 +17,11 @@ import matplotlib
 
 from navia.bench.spec import read_spec
 from navia.bench.store import Store
-from navia.report.figures import STYLE, accuracy_bars
-from navia.report.results import Results, Table, how_to_read, tabulate
-from navia.report.tables import headline, markdown, setting_text
-from navia.report.words import listed, readable
+from navia.report.charts import Figure, bar_chart
+from navia.report.figures import STYLE, draw_figure
+from navia.report.formatting import join_names, readable
+from navia.report.tables import Results, Table, tabulate
+from navia.report.text import headline, how_to_read, markdown, setting_text
 
 ROOT = Path(__file__).parents[1]
 Cell = dict[str, Any]  # of a kept spec
@@ -93,10 +94,11 @@ def draw(kept: dict[str, Any], rows: dict[str, dict[str, Any]], picture: Path) -
     """Means of the groups of corruptions and of all, as `navia report` draws them."""
     (table,) = results_of(kept, rows).tables
     with matplotlib.rc_context(STYLE):
-        figure = accuracy_bars(table.lines, [column for column in table.summed if column.is_accuracy])
-        assert figure is not None, "a whole table has bars"
-        figure.set_size_inches(8, 3.2)
-        figure.savefig(picture, dpi=160)
+        chart = bar_chart(table.lines, [column for column in table.summed if column.is_accuracy])
+        assert chart is not None, "a whole table has bars"
+        drawing = draw_figure(Figure("results", None, [chart]))
+        drawing.set_size_inches(8, 3.2)
+        drawing.savefig(picture, dpi=160)
 
 
 def _table(table: Table, with_headline: bool) -> Iterator[str]:
@@ -130,7 +132,7 @@ def _what_is_lost(asked: Sequence[Cell], lost: Sequence[Cell]) -> str:
             alike.setdefault(_domains(there, gone), []).append(str(order))
     if len(orders) == 1:
         return next(iter(alike))
-    return "; ".join(f"{what} in order{'s' * (len(own) > 1)} {listed(own)}" for what, own in alike.items())
+    return "; ".join(f"{what} in order{'s' * (len(own) > 1)} {join_names(own)}" for what, own in alike.items())
 
 
 def _domains(asked: Sequence[str], lost: Sequence[str]) -> str:
@@ -138,7 +140,7 @@ def _domains(asked: Sequence[str], lost: Sequence[str]) -> str:
     there = [domain for domain in asked if domain not in lost]
     if not there:
         return f"all {len(asked)}"
-    return listed(lost) if len(lost) <= len(there) else f"all {len(asked)} but {listed(there)}"
+    return join_names(lost) if len(lost) <= len(there) else f"all {len(asked)} but {join_names(there)}"
 
 
 def _wrapped(text: str, indent: str = "") -> str:

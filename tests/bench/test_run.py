@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from navia.bench.demo import Row, paired
 
 import navia
 from navia.adaptation.adapter import Step
 from navia.bench.cell import _ms_per_image
-from navia.bench.demo import Row, paired
 from navia.bench.run import BatchResult, predict_and_adapt, predict_only, run_realtime
 from navia.data.loader import Batch
 from navia.methods.features import entropy

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from navia.report.results.images import scores_of
 
 from navia.bench.grid import run_grid
 from navia.bench.spec import parse_spec
 from navia.bench.store import Store
-from navia.report.results.images import scores_of
 
 pytestmark = pytest.mark.slow
 

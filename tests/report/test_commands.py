@@ -1,24 +1,12 @@
 """Options and lines of the commands that make reports."""
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
-import navia
-from navia.cli.demo import _opening
 from navia.cli.main import app
 from navia.errors import SpecError
-
-
-def test_the_name_of_a_model_is_no_markup() -> None:
-    vit = navia.load("embedded")
-    vit.name = "hf:models/[red]"
-    file = io.StringIO()
-    Console(file=file, width=200).print(_opening(vit, 3, 64, 2))
-    assert file.getvalue().startswith("hf:models/[red]: ")
 
 
 def test_a_device_that_is_not_there_is_refused_by_the_demo(tmp_path: Path) -> None:

@@ -21,43 +21,16 @@ from navia.cli.report import report
 from navia.data.corruptions import CORRUPTIONS, names
 from navia.errors import InputError, SpecError
 from navia.evaluation.metrics import wilson
-from navia.report.examples import example_pictures, seen_as
-from navia.report.figures import draw_figures, figures
-from navia.report.files import read_rows, save_text
-from navia.report.index_page import index_page
-from navia.report.latex import latex_table
-from navia.report.results import (
-    Column,
-    Line,
-    Results,
-    Table,
-    best,
-    collapses,
-    convergence,
-    effective_classes,
-    how_to_read,
-    interval_text,
-    legible,
-    rate_sweeps,
-    reduction_sweeps,
-    running,
-    t95,
-    tabulate,
-)
-from navia.report.results.protocol import domain_of
-from navia.report.results.sweeps import relative
-from navia.report.results.values import over_seeds
-from navia.report.tables import (
-    csv_text,
-    has_paper,
-    markdown,
-    missing_text,
-    page_markdown,
-    paper,
-    summary,
-)
-from navia.report.written import LIST, Written
-from tests.report.test_page import Parsed
+from navia.report.charts import convergence, figures, rate_sweeps, reduction_sweeps, relative, running_accuracy, select_lines
+from navia.report.compare import best, collapses, effective_classes, has_paper, interval_text, paper
+from navia.report.examples import example_images, parse_preprocessing
+from navia.report.figures import draw_figures
+from navia.report.files import LIST, ReportFiles, read_rows, save_text
+from navia.report.lines import Column, Line, over_seeds, t95
+from navia.report.page import report_page
+from navia.report.tables import Results, Table, domain_of, tabulate
+from navia.report.text import csv_text, how_to_read, latex_table, markdown, missing_text, page_markdown, summary
+from tests.report.test_page import body_of, charts_of, rows_of
 
 SPEC = """
 models: [{name: embedded}]
@@ -219,8 +192,8 @@ def test_one_seed_has_the_rows_wilson_interval_and_five_have_students() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ([("tent", {}), ("sar", {})], "before the step from its image."),
-        ([("lame", {})], "before the step from its image; LAME fits it to the batch itself, without labels."),
+        ([("tent", {}), ("sar", {})], "before the update from its image."),
+        ([("lame", {})], "before the update from its image; LAME fits it to the batch itself, without labels."),
         (
             [("lame", {}), ("sar", {"variant": "foa"}), ("foa", {})],
             "; FOA, LAME and SAR with variant=foa fit it to the batch",
@@ -241,14 +214,14 @@ def test_forwards_that_are_not_counted_are_named() -> None:
 
 def test_rows_that_the_guard_changed_are_named() -> None:
     rows = [made_up("none"), made_up("tent")]
-    assert "The guard was on and never stepped in." in how_to_read(only(tabulate(rows)))
+    assert "The guard was on and never acted." in how_to_read(only(tabulate(rows)))
     rows += [
         made_up("sar", "fog", guard=["batch 2: restored"]),
         made_up("deyo", "snow", label="Y", guard=["batch 3: restored"]),
     ]
     rows += [made_up("deyo", "fog", label="Y")]
     said = " ".join(how_to_read(only(tabulate(rows))))
-    assert "The guard was on and stepped in: sar on fog; Y on snow." in said
+    assert "The guard was on and acted: sar on fog; Y on snow." in said
     alone = only(tabulate([made_up("none"), {**made_up("tent"), "guarded": False}]))
     assert "guard was" not in " ".join(how_to_read(alone))
 
@@ -329,12 +302,12 @@ def test_accuracy_in_real_time_is_a_column_beside_the_average() -> None:
     assert (value.mean, value.lowest_seed, value.highest_seed) == pytest.approx((46, 45, 47))
     assert line(table, "no adaptation").value(clock).mean == 30.0
     assert line(table, "navia + tome:8").value(clock).mean is None
-    first, second = markdown(table).split("\n\n**Under a clock")
+    first, second = markdown(table).split("\n\n**In real time:")
     assert "| average | in real time | ECE" in first
     assert re.search(r"\| tent \|.*\| 50.0 \(46.9–53.1\) \| \*\*46.0\*\* \(42.9–49.1\) \|", first)
     assert "in real time" not in second
     assert "too late" in second
-    assert any("at the pace of the un-adapted dense model" in said for said in how_to_read(table))
+    assert any("at the rate of the source model without reduction" in said for said in how_to_read(table))
     found = [row for row in csv.DictReader(io.StringIO(csv_text(table))) if row["quantity"] == "in real time"]
     assert [(row["line"], row["kind"], float(row["value"])) for row in found] == [
         ("no adaptation", "top1", 30.0),
@@ -386,7 +359,7 @@ def test_parts_of_a_downloaded_imagenet_c_are_domains_of_their_severity() -> Non
         ({"classes": 200}, "other classes (1000 and 200)"),
         ({"reset": "continual"}, "other reset policy"),
         ({"versions": {"navia": "0.2.0", "torch": "2.13.0"}}, "other version of navia (0.1.0 and 0.2.0)"),
-        ({"pictures": "others"}, "other pictures or another order of them (seed 0)"),
+        ({"pictures": "others"}, "other images or another order of them (seed 0)"),
         ({"images": 999}, "another number of images (1,000 and 999)"),
     ],
 )
@@ -395,7 +368,7 @@ def test_another_fingerprint_makes_another_table_and_is_named(change: dict[str, 
     assert [len(t.lines) for t in results.tables] == [2, 1]
     assert len(results.apart) == 1
     assert word in results.apart[0]
-    assert results.apart[0] in index_page(results, {}).replace("&#x27;", "'")
+    assert results.apart[0] in report_page(results, {}).replace("&#x27;", "'")
     assert results.apart[0] in page_markdown(results)
 
 
@@ -501,7 +474,8 @@ def test_nan_is_a_dash_and_never_the_best(tmp_path: Path) -> None:
     table = only(results)
     assert best(table.blocks[0], column(table, "fog")) == [False, True, False, False]
     assert line(table, "navia").value(column(table, "fog")).mean is None
-    for text in (page_markdown(results), latex_table(table), csv_text(table), index_page(results, made_up_traces(rows))):
+    html = body_of(report_page(results, made_up_traces(rows)))
+    for text in (page_markdown(results), latex_table(table), csv_text(table), html):
         assert not re.search(r"\bnan\b", text, re.IGNORECASE)
     assert "| tent | – | – | – | – |" in markdown(table)
     assert save_figures(results, made_up_traces(rows), tmp_path)
@@ -535,7 +509,8 @@ def test_csv_has_the_same_median_as_the_page() -> None:
     rows = [made_up("tent", realtime=True, realtime_ratio=ratio, seed=seed) for seed, ratio in enumerate((1.0, 3.0))]
     table = only(tabulate(rows))
     told = csv.DictReader(io.StringIO(csv_text(table)))
-    assert [float(row["value"]) for row in told if row["quantity"] == "realtime_ratio"] == [table.lines[0].realtime_ratio]
+    assert [float(row["value"]) for row in told if row["quantity"] == "realtime_ratio"] == [2.0]
+    assert table.lines[0].median("realtime_ratio") == 2.0
 
 
 def test_markdown_shows_the_tables_values_and_escapes_names() -> None:
@@ -595,7 +570,7 @@ def test_paper_values_stand_beside_ours_where_the_protocol_is_the_papers() -> No
     assert paper(table, line(table, "NAVIA_4"), table.average) == 70.7
     assert paper(table, line(table, "NAVIA_4"), column(table, "noise")) is None
     assert paper(table, line(table, "align"), table.average) is None
-    assert "augreg2" in index_page(results, {})
+    assert "augreg2" in report_page(results, {})
     assert "paper of FOA" not in page_markdown(results)  # that note is on Table 2
     row = next(r for r in csv.DictReader(io.StringIO(csv_text(table))) if r["line"] == "Tent" and r["quantity"] == "fog")
     assert row["paper"] == "2.3"
@@ -654,7 +629,7 @@ def test_rates_are_swept_where_lines_differ_in_nothing_else() -> None:
     assert relative([x.value(fog).mean for _, x in sweep.lines]) == pytest.approx([2 / 3, 1, 0])
     assert all(map(math.isnan, relative([3.0, 3.0])))
     assert relative([1.0, None, 3.0])[::2] == [0, 1]
-    assert "rates-eta_delta" in dict(figures(table, {}))
+    assert "rates-eta_delta" in [figure.name for figure in figures(table, {})]
 
 
 def test_reducers_are_swept_per_method() -> None:
@@ -673,18 +648,17 @@ def test_methods_of_interleaved_costs_are_each_one_line_on_the_page() -> None:
         for m, more in (("align", 0), ("navia", 0.3))
         for r, c in costs.items()
     ]
-    html = index_page(tabulate(rows), {})
-    swept = html.split("Each method over its reducers</figcaption>")[1].split("</figure>")[0]
-    drawn = [a["d"] for a in Parsed(swept).all("path", "line") if "L" in a["d"]]
-    assert [d.count("L") for d in drawn] == [2, 2, 2, 2]  # two layouts
+    html = report_page(tabulate(rows), {})
+    (swept,) = [chart for chart in charts_of(html) if chart["title"] == "Each method over its reducers"]
+    assert [(series["name"], len(series["points"])) for series in swept["series"]] == [("align", 3), ("navia", 3)]
 
 
 def test_of_too_many_lines_the_best_of_each_method_is_drawn() -> None:
     rows = [made_up(m, top1=0.3 + 0.01 * r, reduce=f"tome:{r}") for m in ("align", "navia") for r in range(1, 10)]
     table = only(tabulate(rows))
-    assert [x.name for x in legible(table, table.blocks[0])] == ["align + tome:9", "navia + tome:9"]
+    assert [x.name for x in select_lines(table, table.blocks[0])] == ["align + tome:9", "navia + tome:9"]
     few = only(tabulate(rows[:9]))
-    assert legible(few, few.blocks[0]) == few.lines
+    assert select_lines(few, few.blocks[0]) == few.lines
 
 
 def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
@@ -693,16 +667,16 @@ def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
         row["key"]: {"right": right, "images": [10, 10, 5]} for row, right in zip(rows, ([1, 2, 5], [3, 2, 5]), strict=True)
     }
     (tent,) = only(tabulate(rows)).lines
-    assert running(tent, "fog", traces) == pytest.approx({10: 20, 20: 20, 25: 36})
+    assert running_accuracy(tent, "fog", traces) == pytest.approx({10: 20, 20: 20, 25: 36})
     long = {rows[0]["key"]: {"right": [1] * 500, "images": [2] * 500}}
-    curve = running(tent, "fog", long)
+    curve = running_accuracy(tent, "fog", long)
     assert len(curve) <= 50
     assert list(curve)[-1] == 1000
-    assert running(tent, "snow", traces) == {}
+    assert running_accuracy(tent, "snow", traces) == {}
 
 
 def save_figures(results: Results, traces: Any, folder: Path) -> list[Path]:
-    with Written(folder) as written:
+    with ReportFiles(folder) as written:
         return draw_figures(results, traces, written)
 
 
@@ -789,7 +763,7 @@ def test_domains_with_dots_and_capitals_keep_their_names(tmp_path: Path) -> None
         trace["tsne"] = {"names": ["cat", "dog"], "labels": [0, 1], "panels": [points]}
     drawn = {path.name for path in save_figures(tabulate(rows), traces, tmp_path) if "tsne" in path.name}
     assert drawn == {f"table1-tsne-ImageNet-R v1.{i}.{kind}" for i in (0, 5) for kind in ("png", "svg")}
-    assert "ImageNet-R v1.5: 2 pictures" in index_page(tabulate(rows), traces)
+    assert "ImageNet-R v1.5: 2 images" in report_page(tabulate(rows), traces)
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
@@ -835,13 +809,13 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert {"accuracy-cost", "accuracy-latency", "domains", "running", "convergence", "rates-eta_delta"} <= drawn
     assert all(path.stat().st_size > 2000 for path in out.glob("table1-*"))
     html = (out / "index.html").read_text()
-    rows = [row.as_json() for row in Store(real).rows()]
-    for row in rows:
-        assert row["key"] in html
+    rows = Store(real).rows()
+    assert {row["key"]: row for row in rows_of(html)} == {row["key"]: row for row in rows}
+    assert all(row["key"] in html for row in rows)
     table = only(tabulate(rows))
     assert [block.title.split(":")[0].split(",")[0] for block in table.blocks] == [
         "",
-        "Under a clock",
+        "In real time",
         "Adapted to the first batches",
     ]
     tent = [row["top1"] for row in rows if row["method"] == "tent" and row["domain"] == "contrast" and not row["realtime"]]
@@ -869,20 +843,20 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
-    shown, note = example_pictures(tabulate(Store(real).rows()))
+    shown, note = example_images(tabulate(Store(real).rows()), {})
     assert [row.title for row in shown] == ["clean", "gaussian noise", "contrast"]
     assert "Cropped as the model sees them" in note
     clean, noisy, flat = (np.stack(row.images).astype(float) for row in shown)
-    assert clean.shape == noisy.shape == (4, 28, 28)
+    assert clean.shape == noisy.shape == (5, 28, 28)
     assert np.abs(clean - noisy).mean() > 5
     assert flat.std(axis=(1, 2)).mean() < clean.std(axis=(1, 2)).mean()
 
 
 def test_data_that_is_gone_is_noted() -> None:
-    shown, note = example_pictures(tabulate([made_up()]))
+    shown, note = example_images(tabulate([made_up()]), {})
     assert shown == []
-    assert "No pictures of timm:made_up on val, severity 5: no folder 'nowhere/val'" in note
-    assert "no folder" in index_page(tabulate([made_up()]), {}, (shown, note))
+    assert "No images of timm:made_up on val, severity 5: no folder 'nowhere/val'" in note
+    assert "no folder" in report_page(tabulate([made_up()]), {}, (shown, note))
 
 
 def test_the_crop_is_read_from_the_rows_description(golden_vit: Any) -> None:
@@ -893,7 +867,7 @@ def test_the_crop_is_read_from_the_rows_description(golden_vit: Any) -> None:
         Preprocessing((224, 192), (0.5,) * 3, (0.5,) * 3, (256, 240), "bilinear"),
         Preprocessing((28, 28), (0.3,), (0.4,), None),
     ):
-        read = seen_as(given.describe())
+        read = parse_preprocessing(given.describe())
         assert (read.size, read.resize, len(read.mean)) == (given.size, given.resize, len(given.mean))
         assert given.resize is None or read.interpolation == given.interpolation
 

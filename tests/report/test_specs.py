@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from navia.bench.store import Store
-from navia.report.index_page import index_page
-from navia.report.latex import latex_table
-from navia.report.results import Results, Table, rate_sweeps, tabulate
-from navia.report.tables import csv_text, markdown, missing_text, page_markdown, summary
+from navia.report.charts import rate_sweeps
+from navia.report.page import report_page
+from navia.report.tables import Results, Table, tabulate
+from navia.report.text import csv_text, latex_table, markdown, missing_text, page_markdown, summary
 from tests.report.test_page import Parsed
 from tests.report.test_results import column, line, made_up, only, run_command
 
@@ -67,7 +67,7 @@ def test_each_spec_of_the_projects_own_rows_is_a_table() -> None:
     orders = results.tables[1]
     assert f"{line(orders, 'align, tome:8').value(column(orders, 'contrast')).mean:.1f}" == "49.4"
     assert "| align, tome:8 |" in markdown(orders)
-    assert len(index_page(results, {})) < 1_000_000  # what all rows of a table share is told once
+    assert len(report_page(results, {})) < 1_000_000  # what all rows of a table share is told once
 
 
 # ---- tables of specs
@@ -82,7 +82,7 @@ def test_labels_are_the_specs_and_other_rows_have_tables_of_their_own() -> None:
     assert [[x.name for x in table.lines] for table in results.tables] == [["source", "entropy"], ["moments"], ["tent"]]
     assert [table.spec for table in results.tables] == ["two", "one", None]
     assert results.apart == ("Table 3 is not comparable with table 1: other batch (64 and 1).",)
-    assert "Each spec has a table of its own" in page_markdown(results)
+    assert "Each spec has its own table" in page_markdown(results)
     assert "must not be compared" not in summary(results)
     assert [table.title for table in results.tables] == [
         "two: timm:made_up on val, severity 5",
@@ -160,9 +160,9 @@ def test_runs_of_one_label_with_other_options_per_domain_are_one_line() -> None:
     results = tabulate([*fog, *low], specs=[kept("fog", fog), kept("contrast", low, 1)])
     assert only(results).title.startswith("fog, contrast: ")
     said = "Options of ours: budget=4 on fog; budget=5 on contrast."
-    for text in (page_markdown(results), latex_table(only(results)), index_page(results, {})):
+    for text in (page_markdown(results), latex_table(only(results)), report_page(results, {})):
         assert said in text.replace("\\_", "_")
-    assert "navia (lr=0.1); budget=4 on fog; budget=5 on contrast" in index_page(results, {})
+    assert "navia (lr=0.1); budget=4 on fog; budget=5 on contrast" in report_page(results, {})
     told = {row["quantity"]: row["options"] for row in csv.DictReader(io.StringIO(csv_text(only(results))))
             if row["line"] == "ours"}  # fmt: skip
     assert json.loads(told["fog"]) == {"budget": 4, "lr": 0.1}
@@ -205,5 +205,5 @@ def test_a_spec_that_is_not_finished_joins_no_lines_by_mistake() -> None:
 
 
 def test_a_label_of_the_page_has_its_setting_beside_it() -> None:
-    html = index_page(tabulate([run("none"), run("navia", reduce="tome:8", label="ours")]), {})
+    html = report_page(tabulate([run("none"), run("navia", reduce="tome:8", label="ours")]), {})
     assert ("small", "navia + tome:8") in Parsed(html).texts

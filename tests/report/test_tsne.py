@@ -1,6 +1,5 @@
 """Panels by t-SNE in the report: files, page, and which rows they are taken from."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ import pytest
 from navia.bench.grid import run_grid
 from navia.bench.spec import parse_spec
 from navia.bench.store import Store
-from navia.report.figures import figures
-from navia.report.index_page import index_page
-from navia.report.results import Table, tabulate, tsne_pictures
-from tests.report.test_page import Parsed
+from navia.report.charts import Figure, figures
+from navia.report.page import report_page
+from navia.report.tables import Table, tabulate
+from tests.report.test_page import Parsed, charts_of
 from tests.report.test_results import made_up, made_up_traces, run_command, save_figures
 
 pytestmark = pytest.mark.slow
@@ -49,33 +48,21 @@ def test_both_files_have_a_row_per_run_and_a_column_per_block(real: Path) -> Non
     assert "navia + tome:8," in drawing
 
 
-def test_the_page_has_every_point_with_its_class_and_says_what_the_picture_cannot(real: Path) -> None:
+def test_the_page_has_every_point_with_its_class_and_says_what_the_chart_cannot(real: Path) -> None:
     html = (real / "report" / "index.html").read_text()
-    section = html[html.index("What the blocks tell apart</h2>") :].partition("</section>")[0]
-    parsed = Parsed(f"<div><h2>{section}</div>")
-    assert len(parsed.all("svg", "plot")) == 2 * 3
-    traces = [Store(real).trace(row.key)["tsne"] for row in Store(real).rows()]
-    wanted = [trace["names"][place] for trace in traces for _ in trace["panels"] for place in trace["labels"]]
-    assert [json.loads(point["data-tip"])["head"] for point in parsed.all("g", "point")] == wanted
-    assert len(parsed.all("li")) == len(traces[0]["names"])
-    said = parsed.said()
-    assert "t-SNE shows which pictures are neighbours. It cannot show how far groups lie apart" in said
-    for trace in traces:
-        for panel in trace["panels"]:
-            assert f"block {panel['block']}: 5-NN accuracy {100 * panel['neighbours']:.0f} %" in said
-
-
-def test_a_class_has_one_colour_and_one_shape_in_all_panels_and_no_other_class_both(real: Path) -> None:
-    html = (real / "report" / "index.html").read_text()
-    found = re.findall(
-        r'<g class="point (c\d)" data-tip="[^"]*"><title>([^<]+)</title>.*?d="M[^a-zA-Z]*([a-zA-Z][^"]*)"', html
-    )
-    signs: dict[str, set[tuple[str, str]]] = {}
-    for kind, name, drawing in found:
-        signs.setdefault(name, set()).add((kind, re.sub(r"[^a-zA-Z]", "", drawing)))
-    assert len(signs) >= 6
-    assert all(len(own) == 1 for own in signs.values())
-    assert len({sign for own in signs.values() for sign in own}) == len(signs)
+    section = html[html.index("Classes as the blocks separate them</h2>") :].partition("</section>")[0]
+    said = Parsed(f"<div><h2>{section}</div>").said()
+    charts = [chart for chart in charts_of(html) if chart["kind"] == "map"]
+    traces = [Store(real).trace(row["key"])["tsne"] for row in Store(real).rows()]
+    panels = [(trace, panel) for trace in traces for panel in trace["panels"]]
+    assert len(charts) == len(panels) == 2 * 3
+    for chart, (trace, panel) in zip(charts, panels, strict=True):
+        wanted = sorted(trace["names"][label] for label in trace["labels"])
+        assert sorted(point[4] for series in chart["series"] for point in series["points"]) == wanted
+        assert chart["title"] == f"block {panel['block']}: 5-NN accuracy {100 * panel['neighbours']:.0f} %"
+        assert chart["title"] in said
+        assert [series["name"] for series in chart["series"]] == traces[0]["names"]  # one sign per class in all panels
+    assert "t-SNE shows which images are neighbours. It does not show how far groups lie apart" in said
 
 
 # ---- invented traces
@@ -96,26 +83,36 @@ def seen(rows: list[dict[str, Any]], views: dict[int, dict[str, Any]]) -> tuple[
     return table, traces
 
 
+def tsne_figures(table: Table, traces: dict[str, Any]) -> list[Figure]:
+    return [figure for figure in figures(table, traces) if figure.section == "tsne"]
+
+
+def points_of(html: str) -> int:
+    return sum(len(series["points"]) for chart in charts_of(html) if chart["kind"] == "map" for series in chart["series"])
+
+
 def test_rows_without_a_view_have_no_figure_and_no_section() -> None:
     table, traces = seen([made_up("align", adapt_for=2), made_up("navia", adapt_for=2)], {})
-    assert tsne_pictures(table, traces) == []
-    assert "tsne" not in dict(figures(table, traces))
-    assert "What the blocks tell apart" not in index_page(tabulate(table.rows), traces)
+    assert tsne_figures(table, traces) == []
+    assert "Classes as the blocks separate them" not in report_page(tabulate(table.rows), traces)
 
 
 def test_the_seed_that_most_lines_have_is_shown_and_every_domain_has_its_own(tmp_path: Path) -> None:
     rows = [made_up(m, d, adapt_for=2, seed=s) for d in ("fog", "snow") for m in ("align", "navia") for s in (0, 1)]
     table, traces = seen(rows, {0: view(), 1: view(), 3: view(), 4: view(("cat", "cow"), (1, 5)), 6: view()})
-    snow, fog = tsne_pictures(table, traces)
-    assert (fog.domain, fog.seed, list(fog.panels)) == ("fog", 1, ["align, 2 batches", "navia, 2 batches"])
-    assert (snow.domain, snow.seed) == ("snow", 0)
-    assert (snow.classes, snow.blocks) == (("cat", "cow", "dog"), (0, 1, 5))
-    assert list(snow.panels["align, 2 batches"]) == [1, 5]
+    snow, fog = tsne_figures(table, traces)
+    assert fog.note == "Fog: 6 images of 2 classes, seed 1."
+    assert list(dict.fromkeys(chart.group for chart in fog.charts)) == ["align, 2 batches", "navia, 2 batches"]
+    assert snow.note == "Snow: 6 images of 3 classes, seed 0."
+    assert [series.name for series in snow.charts[0].series] == ["cat", "cow", "dog"]
+    assert snow.columns == 3  # blocks 0, 1 and 5
+    filled = [any(series.points for series in chart.series) for chart in snow.charts[:3]]
+    assert filled == [False, True, True]  # align has no block 0
     names = {path.stem for path in save_figures(tabulate(rows), traces, tmp_path)}
     assert {"table1-tsne-fog", "table1-tsne-snow"} <= names
-    html = index_page(tabulate(rows), traces)
-    assert "Fog: 6 pictures of 2 classes, seed 1." in html
-    assert len(Parsed(html).all("g", "point")) == 6 * (2 + 2 + 2 + 2)
+    html = report_page(tabulate(rows), traces)
+    assert "Fog: 6 images of 2 classes, seed 1." in html
+    assert points_of(html) == 6 * (2 + 2 + 2 + 2)
     table, traces = seen(rows[:4], {0: view()})
     assert {path.stem for path in save_figures(tabulate(rows[:4]), traces, tmp_path)} >= {"table1-tsne"}
     assert not list(tmp_path.glob("table1-tsne-*"))  # of the earlier report
@@ -126,7 +123,7 @@ def test_the_same_run_without_a_view_does_not_hide_the_one_that_has_it() -> None
     looked["key"] += " with a view"
     for rows in ([looked, plain], [plain, looked]):
         table, traces = seen(rows, {rows.index(looked): view()})
-        assert len(tsne_pictures(table, traces)) == 1
+        assert len(tsne_figures(table, traces)) == 1
         assert table.repeated == ()
 
 
@@ -134,9 +131,8 @@ def test_what_could_not_be_laid_out_is_an_empty_panel(tmp_path: Path) -> None:
     broken = view()
     broken["panels"][1] |= {"points": None, "neighbours": None}
     table, traces = seen([made_up("navia", adapt_for=2)], {0: broken})
-    (picture,) = tsne_pictures(table, traces)
-    assert picture.panels["navia, 2 batches"][1].title == "block 1"
+    (figure,) = tsne_figures(table, traces)
+    assert figure.charts[1].title == "block 1"
     assert save_figures(tabulate(table.rows), traces, tmp_path)
-    html = index_page(tabulate(table.rows), traces)
-    assert "No values." in html
-    assert len(Parsed(html).all("g", "point")) == 6
+    html = report_page(tabulate(table.rows), traces)
+    assert points_of(html) == 6

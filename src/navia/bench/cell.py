@@ -92,9 +92,13 @@ class Cell(Settings):
         return METHODS.get(self.method).relative_cost * (self.images or images) * len(self.domains)
 
 
-def run_cell(cell: Cell, workers: int = 0) -> tuple[Row, Trace]:
-    """Run one cell from scratch. workers: processes that decode images."""
-    vit = _load_model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
+_LAST_IMAGES = 5  # of the stream, whose predictions the report shows
+
+
+def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row, Trace]:
+    """Run one cell from scratch. workers: processes that decode images. vit: the cell's model, if it is loaded already."""
+    if vit is None:
+        vit = _load_model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
     opened, clean = _open_data(cell, vit)
     domains, shift = _domains(cell, opened), cell.label_shift
     stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)
@@ -259,7 +263,12 @@ def _trace(results: Sequence[BatchResult]) -> Trace:
     predicted = torch.bincount(logits.argmax(dim=1)[_finite_rows(logits)], minlength=logits.shape[1])
     steps = {name: [getattr(r.step, name) for r in results] for name in ("entropy", "discrepancy", "loss", "kept")}
     counts = {"right": [int(_correct(r).sum()) for r in results], "images": [len(r.batch.labels) for r in results]}
-    return {**counts, **steps, "predicted": predicted.tolist()}
+    last = [
+        (name, int(label))
+        for r in results[-_LAST_IMAGES:]
+        for name, label in zip(r.batch.names, r.logits.argmax(dim=1), strict=True)
+    ]
+    return {**counts, **steps, "predicted": predicted.tolist(), "last": last[-_LAST_IMAGES:]}
 
 
 def _scored(results: Sequence[BatchResult], loader: Loader) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from navia.cli import options
 from navia.cli.terminal import console, folder_to_write, print_json, print_wide
 
 if TYPE_CHECKING:
-    from navia.report.results import Block, Results, Table
+    from navia.report.tables import Block, Results, Table
 
 
 def report(
@@ -23,15 +23,14 @@ def report(
 ) -> None:
     """Write the rows of a benchmark as tables (Markdown, LaTeX, CSV), figures and a page, to DIR/report by default.
 
-    Each spec has its own table. Rows that must not be compared (other weights, other images, ...) go to separate tables, and
-    the report says why. It works while the benchmark is still running. If DIR contains a speed.json (`benchmarks/speed.py
-    --json`), the page has a section on it.
+    Each spec that was run into DIR has its own table. Rows that must not be compared (other weights, other images, ...) go
+    to separate tables, and the report says why. It may be made while the benchmark is still running.
 
         navia report results
     """
     from navia.report.files import read_rows, read_specs, write_report
-    from navia.report.results import intervals_and_seeds, tabulate
-    from navia.report.tables import differences_text, missing_text, summary
+    from navia.report.tables import tabulate
+    from navia.report.text import missing_text, summary
 
     out = folder_to_write(out or folder / "report")
     rows, traces, notes = read_rows(folder)
@@ -40,11 +39,21 @@ def report(
     if as_json:
         print_json({**_as_dict(results), "files": [str(path) for path in files], "notes": [*notes, *problems]})
         return
+    print_tables(results)
+    print_lines((summary(results), *results.apart, missing_text(results), *notes, *problems))
+    figures = [path for path in files if path.suffix in (".png", ".svg")]
+    print_lines(str(path) for path in files if path not in figures)
+    if figures:
+        print_lines([f"{len(figures) // 2} figures as PNG and SVG in {figures[0].parent}"])
+
+
+def print_tables(results: "Results") -> None:
+    """Each table with how to read its intervals."""
+    from navia.report.text import differences_text, intervals_and_seeds
+
     for table in results.tables:
         _print_table(table, len(results.tables) > 1)
-        _print_lines(filter(None, [" ".join(intervals_and_seeds(table)), differences_text(table)]))
-    _print_lines((summary(results), *results.apart, missing_text(results), *notes, *problems))
-    _print_paths(files)
+        print_lines(filter(None, [" ".join(intervals_and_seeds(table)), differences_text(table)]))
 
 
 def _print_table(table: "Table", several: bool) -> None:
@@ -54,15 +63,15 @@ def _print_table(table: "Table", several: bool) -> None:
 
 
 def _rich(table: "Table", block: "Block", title: str) -> RichTable:
-    from navia.report.results import best, interval_text, texts
+    from navia.report.compare import best, column_texts, interval_text
 
     shown = RichTable("method", title=Text(title), title_justify="left", title_style="bold")
     cells = []
-    told = table.summed if table.is_wide else table.columns  # the files have what a terminal has no room for
-    for column in block.of(told):
+    columns = table.summed if table.is_wide else table.columns  # the files have what a terminal has no room for
+    for column in block.select(columns):
         shown.add_column(Text(column.title), justify="right")
         own = []
-        for line, text, mark in zip(block.lines, texts(block, column), best(block, column), strict=True):
+        for line, text, mark in zip(block.lines, column_texts(block, column), best(block, column), strict=True):
             interval = interval_text(line.value(column)) if column.is_accuracy else ""
             own.append(Text.assemble((text, "bold" if mark else ""), (f" {interval}" if interval else "", "dim")))
         cells.append(own)
@@ -71,14 +80,7 @@ def _rich(table: "Table", block: "Block", title: str) -> RichTable:
     return shown
 
 
-def _print_paths(files: list[Path]) -> None:
-    figures = [path for path in files if path.suffix in (".png", ".svg")]
-    _print_lines(str(path) for path in files if path not in figures)
-    if figures:
-        _print_lines([f"{len(figures) // 2} figures as PNG and SVG in {figures[0].parent}"])
-
-
-def _print_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -93,7 +95,8 @@ def _as_dict(results: "Results") -> dict[str, Any]:
 
 
 def _table_dict(table: "Table") -> dict[str, Any]:
-    from navia.report.results import best, differences, how_to_read
+    from navia.report.compare import best, differences
+    from navia.report.text import how_to_read
 
     return {
         "number": table.number,

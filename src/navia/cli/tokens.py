@@ -27,7 +27,7 @@ def tokens(
 
     from navia.data.preprocessing import open_image
     from navia.reduction import parse
-    from navia.report.groups import draw
+    from navia.report.token_map import draw_token_maps
 
     out = file_to_write(out, "tokens.png")
     if out.suffix.lower() not in Image.registered_extensions():
@@ -35,7 +35,8 @@ def tokens(
     reducers = [parse(spec) for spec in reduce or ["tome:8"]]
     pixels = open_image(image)
     vit = load_model(model, checkpoint, num_classes=num_classes)
-    write(out, draw(vit, pixels, reducers, scale).save)
+    drawing = draw_token_maps(vit, pixels, reducers, scale)
+    write(out, drawing.save)
     if as_json:
         preprocessing = vit.preprocessing.as_dict()
         print_json({"out": str(out), "reduce": [str(reducer) for reducer in reducers], "preprocessing": preprocessing})

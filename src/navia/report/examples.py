@@ -1,7 +1,8 @@
-"""Pictures of the data that a table was made with, as the model saw them, and the names of their classes."""
+"""Example images of the data of a table, as the model saw them, with predictions before and after adaptation."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,83 +11,118 @@ from PIL import Image
 
 from navia.data import imagenet, sample
 from navia.data.preprocessing import Preprocessing
-from navia.data.sources import Domain, ImageSource, open_domains
+from navia.data.sources import Domain, open_domains
 from navia.errors import NaviaError
-from navia.report.page import PictureRow
-from navia.report.results import Results, Table
-from navia.report.words import readable
+from navia.report.formatting import readable
+from navia.report.lines import Line, Traces
+from navia.report.tables import Results, Table
 
-Examples = tuple[Sequence[PictureRow], str]
-
-EXAMPLES = 4
-THUMBNAIL = 128  # pixels: what a page of fifteen corruptions can carry
+EXAMPLES = 5
+THUMBNAIL = 128  # pixels: small enough for a page with fifteen corruptions
 
 
-def example_pictures(results: Results) -> Examples:
-    """A few pictures of each kind of data, as the model saw them; what cannot be opened is said."""
-    rows: list[PictureRow] = []
+@dataclass(frozen=True)
+class ImageRow:
+    """images: uint8 [H, W] or [H, W, 3]; captions: one each, a line break starts a new line."""
+
+    title: str
+    images: Sequence[np.ndarray]
+    captions: Sequence[str]
+
+
+Examples = tuple[Sequence[ImageRow], str]
+
+
+def example_images(results: Results, traces: Traces) -> Examples:
+    """A few images of each kind of data, and a note on them; data that cannot be opened is named there."""
+    rows: list[ImageRow] = []
     notes: list[str] = []
     widest: dict[tuple[str, ...], Table] = {}  # of the tables of one kind of data that with most domains
     for table in results.tables:
         what = tuple(str(table.protocol[key]) for key in ("data", "severity", "preprocessing"))
         widest[what] = max(widest.get(what, table), table, key=lambda one: len(one.domains))
     for table in widest.values():
-        before = f"table {table.number}, " if len(results.tables) > 1 else ""
+        prefix = f"table {table.number}, " if len(results.tables) > 1 else ""
         try:
-            rows += _examples_of(table, before)
+            rows += _examples_of(table, traces, prefix)
         except (NaviaError, OSError) as error:
-            notes.append(f"No pictures of {table.title}: {error}.")
-    shown = "Cropped as the model sees them. They show the data, not how it was answered."
+            notes.append(f"No images of {table.title}: {error}.")
+    shown = "Cropped as the model sees them. They show the data; the tables count how often predictions are right."
     return rows, " ".join([*([shown] if rows else []), *notes])
 
 
-def _examples_of(table: Table, before: str) -> list[PictureRow]:
+def _examples_of(table: Table, traces: Traces, prefix: str) -> list[ImageRow]:
     protocol = table.protocol
     data, kind = str(protocol["data"]), str(protocol["kind of data"])
     if data.startswith("datasets:") and not Path(data.split(":")[1]).exists():
         raise NaviaError("the data set is not a local one")
-    count = 1000 if kind.startswith("imagenet") else protocol["classes"]
+    total = 1000 if kind.startswith("imagenet") else protocol["classes"]
     names = class_names(protocol)
-    made = kind.endswith("made here")
+    generated = kind.endswith("made here")
     given = next((list(row["domains"]) for row in table.rows if row.get("domains")), [])
     wanted = list(table.domains) if protocol["stream"] == "reset" else given
-    opened = open_domains(data, count, names, corruptions=wanted if made else (), severity=protocol["severity"] or 5)
-    parts = {name if made else _part(name, protocol["severity"], opened.domains) for name in wanted}
-    domains = [domain for domain in opened.domains if domain.name in parts] or list(opened.domains[:1])
-    preprocessing = seen_as(str(protocol["preprocessing"]))
-    clean = [Domain("clean", domains[0].images)] if made else []
-    return [_picture_row(domain, preprocessing, names, before) for domain in (*clean, *domains)]
+    severity = protocol["severity"] or 5
+    opened = open_domains(data, total, names, corruptions=wanted if generated else (), severity=severity)
+    found = {domain.name: domain for domain in opened.domains}
+    # the parts of a downloaded ImageNet-C have their severity in the name
+    parts = {name: long if (long := f"{name}/{severity}") in found else name for name in wanted}
+    domains = {name: found[part] for name, part in parts.items() if part in found} or dict([next(iter(found.items()))])
+    if names is None and opened.names is not None:
+        names = tuple(opened.names[i] for i in opened.classes) if opened.classes is not None else tuple(opened.names)
+    last = [_last_predictions(line, next(iter(domains)), traces) for line in table.blocks[0].lines]
+    positions = _positions(next(iter(domains.values())), next((own for own in last if own), {}))
+    preprocessing = parse_preprocessing(str(protocol["preprocessing"]))
+    if generated:
+        domains = {"clean": Domain("clean", next(iter(domains.values())).images)} | domains
+    return [
+        ImageRow(
+            f"{prefix}{readable(domain.name)}",
+            [_thumbnail(domain.pixels(i, preprocessing)) for i in positions],
+            [_caption(table, name, domain, i, traces, names) for i in positions],
+        )
+        for name, domain in domains.items()
+    ]
 
 
-def _part(domain: str, severity: int, found: Sequence[Domain]) -> str:
-    """The name of a found part: a downloaded ImageNet-C has its severity there."""
-    long = f"{domain}/{severity}"
-    return long if any(part.name == long for part in found) else domain
+def _last_predictions(line: Line, domain: str, traces: Traces) -> dict[str, int]:
+    """Predicted class of the last images of the stream, by the name of the image."""
+    found = (traces.get(row["key"], {}).get("last") for row in line.rows_of(domain))
+    return {str(name): int(label) for name, label in next(filter(None, found), ())}
 
 
-def _picture_row(domain: Domain, preprocessing: Preprocessing, names: Sequence[str] | None, before: str) -> PictureRow:
-    positions = _some(domain.images)
-    images = [_thumbnail(domain.pixels(i, preprocessing)) for i in positions]
-    labels = [domain.label(i) for i in positions]
-    captions = [names[label] if names and 0 <= label < len(names) else "" for label in labels]
-    return PictureRow(f"{before}{readable(domain.name)}", images, captions)
+def _positions(domain: Domain, last: Mapping[str, int]) -> list[int]:
+    """Of the last images of the stream, when the model has adapted; of others where these are not known."""
+    collection = domain.images
+    by_name = {collection.name(i): i for i in range(len(collection))} if last else {}
+    known = [by_name[name] for name in last if name in by_name][-EXAMPLES:]
+    return known or [int(i) for i in np.random.default_rng(0).permutation(len(collection))[:EXAMPLES]]
 
 
-def _some(collection: ImageSource) -> list[int]:
-    return [int(i) for i in np.random.default_rng(0).permutation(len(collection))[:EXAMPLES]]
+def _caption(table: Table, name: str, domain: Domain, at: int, traces: Traces, names: Sequence[str] | None) -> str:
+    """What the image is, and the predictions of the first and the last line of the table."""
+    lines = table.blocks[0].lines
+    truth, image = domain.label(at), domain.images.name(at)
+    text = [_class_name(truth, names)]
+    before, after = (_last_predictions(line, name, traces).get(image) for line in (lines[0], lines[-1]))
+    if lines[0].setting.method == "none" and before is not None and after is not None:
+        said = (("before", before), ("after", after))
+        text += [f"{when} {'✓' if label == truth else '✗'} {_class_name(label, names)}" for when, label in said]
+    return "\n".join(text)
+
+
+def _class_name(label: int, names: Sequence[str] | None) -> str:
+    return names[label] if names and 0 <= label < len(names) else f"class {label}"
 
 
 def _thumbnail(pixels: np.ndarray) -> np.ndarray:
     height, width = pixels.shape[:2]
-    if max(height, width) <= THUMBNAIL:
-        return pixels
     scale = THUMBNAIL / max(height, width)
-    smaller = Image.fromarray(pixels).resize((round(scale * width), round(scale * height)), Image.Resampling.LANCZOS)
-    return np.asarray(smaller)
+    size = (round(scale * width), round(scale * height))
+    return pixels if scale >= 1 else np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))
 
 
-def seen_as(description: str) -> Preprocessing:
-    """The crop that a row's preprocessing describes. A page must not load a model to show a picture."""
+def parse_preprocessing(description: str) -> Preprocessing:
+    """The crop that a row's preprocessing describes, so that a page needs no model to show an image."""
     crop = re.search(r"centre crop (\d+)x(\d+)", description)
     short = re.search(r"shorter side to (\d+) px \((\w+)\)", description)
     exact = re.search(r"resize to (\d+)x(\d+) px \((\w+)\)", description)
@@ -100,7 +136,7 @@ def seen_as(description: str) -> Preprocessing:
 
 
 def class_names(protocol: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What the columns of the answers are called, where that is known without the model."""
+    """Names of the predicted classes, where they are known without the model."""
     kind = str(protocol["kind of data"]).partition(",")[0]
     if kind == "embedded":
         return sample.CLASSES

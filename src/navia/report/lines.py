@@ -1,114 +1,315 @@
-"""Lines. A number that is missing (None, NaN, an infinity) is not drawn, and is named below the plot."""
+"""A line of a table: the rows of one setting, their mean in each column, and its 95 % interval.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+The same image in another order, or under another corruption, is not a new image: its contributions to a mean are summed over
+all rows before they are squared.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
 
 from navia.errors import InputError
-from navia.report.labels import ends_apart
-from navia.report.numbers import DASH, finite, shown, span
-from navia.report.svg import (
-    LINE,
-    WIDE,
-    Frame,
-    Layout,
-    colour,
-    figure,
-    frame,
-    legend,
-    marker,
-    picture,
-    readable,
-    text,
-    text_width,
-    x_axis,
-    y_axis,
-)
+from navia.evaluation.metrics import wilson
+from navia.report.formatting import finite, join_names, readable
 
-MARKED_VALUES = 12  # lines with at most so many values show each of them
+Row = Mapping[str, Any]
+Rows = Mapping[tuple[str, int], Row]  # by domain and seed
+Traces = Mapping[str, Mapping[str, Any]]  # by the key of a row
+Weighted = Sequence[tuple[float, Row]]  # a sum of accuracies: the weight of each row
+FEW_SEEDS = 5  # with fewer seeds, intervals are over the images
+Z95 = 1.96  # two-sided 95 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
-class Series:
-    """gaps: a missing value parts the line. Without, it goes on to the next value: for series with places of their own."""
+class Value:
+    """A number in the unit of its column. interval: 95 %, Student's t over the seeds or Wilson's over the images.
+    lowest_seed, highest_seed: of an accuracy where every domain has the same seeds, and more than one."""
+
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: int = 0
+    interval: Literal["t", "wilson"] | None = None
+    lowest_seed: float | None = None
+    highest_seed: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """kind: domain (one corruption or part), group and average (means over `members`), clock (their mean in real time), ece,
+    gmacs, ms, memory."""
+
+    kind: Literal["domain", "group", "average", "clock", "ece", "gmacs", "ms", "memory"]
+    name: str
+    members: tuple[str, ...] = ()
+
+    @property
+    def better(self) -> Literal["high", "low"]:
+        return "high" if self.is_accuracy else "low"
+
+    @property
+    def is_accuracy(self) -> bool:
+        return self.kind in ("domain", "group", "average", "clock")
+
+    @property
+    def title(self) -> str:
+        titles = {"ece": "ECE, %", "gmacs": "GMACs", "ms": "ms/image", "memory": "peak MiB"}
+        return titles.get(self.kind) or readable(self.name)
+
+
+GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What defines a line. options: as JSON with sorted keys. label: its name, for display only."""
+
+    method: str
+    reduce: str
+    options: str
+    realtime: bool
+    adapt_for: int | None
+    label: str | None = field(default=None, compare=False)
+    guarded: bool = True
+
+    @classmethod
+    def from_row(cls, row: Row) -> "Setting":
+        """Of a row, or of a cell of a kept spec."""
+        options, guarded = json.dumps(row["options"], sort_keys=True), row.get("guarded", True)
+        return cls(row["method"], row["reduce"], options, bool(row["realtime"]), row["adapt_for"], row["label"], guarded)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return dict(json.loads(self.options))
+
+    @property
+    def block(self) -> tuple[bool, bool]:
+        return self.realtime, self.adapt_for is not None
+
+    @property
+    def text(self) -> str:
+        """Method, reducer and options."""
+        method = "no adaptation" if self.method == "none" else self.method
+        options = ", ".join([*_option_texts(self.given), *([] if self.guarded else ["without guard"])])
+        return f"{method}{'' if self.reduce == 'none' else f' + {self.reduce}'}{f' ({options})' if options else ''}"
+
+    @property
+    def name(self) -> str:
+        return (self.label or self.text) + ("" if self.adapt_for is None else f", {self.adapt_for} batches")
+
+
+def _option_texts(options: Mapping[str, Any]) -> list[str]:
+    """['budget=4', 'layers=deep']."""
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
+
+
+@dataclass(frozen=True)
+class Line:
+    """name: unique within its table. realtime_rows: of the same setting in real time. scores: which images the rows got
+    right, where that is known. options_by_domain: where runs of one label have other options on other domains; the
+    setting has the options that they share."""
 
     name: str
-    values: Sequence[float]
-    gaps: bool = True
+    setting: Setting
+    rows: Rows
+    realtime_rows: Rows = field(default_factory=dict)
+    scores: "Scores" = field(default_factory=dict, repr=False)
+    options_by_domain: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _values: dict[Column, Value] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def rows_of(self, domain: str) -> list[Row]:
+        return [row for (where, _), row in self.rows.items() if where == domain]
+
+    @property
+    def text(self) -> str:
+        """Method, reducer and options, domain by domain where these differ."""
+        return f"{self.setting.text}{f'; {self.options_text}' if self.options_by_domain else ''}"
+
+    @property
+    def options_text(self) -> str:
+        """'budget=4 on fog and snow; budget=5 on contrast'."""
+        domains: dict[str, list[str]] = {}
+        for domain, options in self.options_by_domain.items():
+            own = {key: value for key, value in options.items() if key not in self.setting.given}
+            domains.setdefault(", ".join(_option_texts(own)) or "defaults", []).append(readable(domain))
+        return "; ".join(f"{text} on {join_names(where)}" for text, where in domains.items())
+
+    @property
+    def any_order(self) -> bool:
+        """Without adaptation one seed stands for all, unless the order decides which images are scored."""
+        whole = all(row["images"] is None and row["stream"] == "reset" for row in self.rows.values())
+        return self.setting.method == "none" and self.setting.adapt_for is None and whole
+
+    @property
+    def guard_events(self) -> int:
+        return sum(len(row["guard"]) for row in self.rows.values())
+
+    def median(self, field_name: str) -> float | None:
+        """Of a number of the rows, where any row has it."""
+        known = [value for row in self.rows.values() if (value := finite(row.get(field_name))) is not None]
+        return statistics.median(known) if known else None
+
+    def in_column(self, column: Column) -> Rows:
+        """The rows of a column of accuracies or calibration errors."""
+        return self.realtime_rows if column.kind == "clock" else self.rows
+
+    def seeds(self, column: Column) -> dict[str, set[int]]:
+        """Of each domain of the column."""
+        rows = self.in_column(column)
+        return {domain: {seed for where, seed in rows if where == domain} for domain in column.members}
+
+    def only(self, seeds: Mapping[str, set[int]]) -> "Line":
+        """The same line with some seeds of each domain."""
+        kept = [
+            {(domain, seed): row for (domain, seed), row in rows.items() if seed in seeds.get(domain, ())}
+            for rows in (self.rows, self.realtime_rows)
+        ]
+        return replace(self, rows=kept[0], realtime_rows=kept[1])
+
+    def value(self, column: Column) -> Value:
+        if column not in self._values:
+            self._values[column] = self._value(column)
+        return self._values[column]
+
+    def _value(self, column: Column) -> Value:
+        if column.is_accuracy:
+            return self._mean_accuracy(column)
+        if column.kind == "ece":
+            return self._mean_ece(column.members)
+        return Value(self.median({"gmacs": "gmacs", "ms": "ms_per_image", "memory": "peak_mib"}[column.kind]))
+
+    def _mean_accuracy(self, column: Column) -> Value:
+        """Mean over domains of the means over their seeds. The interval is Student's t over seeds where every domain has the
+        same ones, and enough of them; otherwise it is over the images."""
+        rows, seeds = self.in_column(column), list(self.seeds(column).items())
+        fewest = min((len(own) for _, own in seeds), default=0)
+        weighted = [(1 / len(seeds) / len(own), rows[domain, seed]) for domain, own in seeds for seed in own]
+        mean = finite(sum(weight * percent(row["top1"]) for weight, row in weighted))
+        if mean is None or not fewest:
+            return Value(seeds=fewest)
+        by_seed = []
+        if fewest > 1 and all(own == seeds[0][1] for _, own in seeds):
+            by_seed = [statistics.fmean(percent(rows[d, seed]["top1"]) for d, _ in seeds) for seed in seeds[0][1]]
+        if len(by_seed) >= FEW_SEEDS:
+            return over_seeds(by_seed)
+        low, high = _interval(mean / 100, weighted, self.scores)
+        ends = min(by_seed, default=None), max(by_seed, default=None)
+        return Value(mean, 100 * low, 100 * high, fewest, "wilson", *ends)
+
+    def _mean_ece(self, members: Sequence[str]) -> Value:
+        cells = [[percent(row["ece"]) for row in self.rows_of(domain)] for domain in members]
+        if not all(cells) or any(finite(value) is None for cell in cells for value in cell):
+            return Value()
+        return Value(statistics.fmean(statistics.fmean(cell) for cell in cells), seeds=min(map(len, cells)))
 
 
-def lines(series: Sequence[Series], x_label: str, y_label: str, title: str, xs: Sequence[float]) -> str:
-    """One line per series over `xs`."""
-    longest = max((len(s.values) for s in series), default=0)
-    places = [float(x) for x in xs]
-    if len(places) < longest or any(finite(x) is None for x in places) or sorted(set(places)) != places:
-        raise InputError(f"lines {title!r}: x must be finite, rise, and hold {longest} values, got {places}")
-    empty = [s.name for s in series if not _known(s)]
-    if len(empty) == len(series):
-        return figure(title, None)
-    note = f"Not drawn, for want of values: {', '.join(empty)}." if empty else ""
-    return figure(title, lambda layout: _lines(layout, series, places[:longest], x_label, y_label, title), note)
+# ---- intervals
 
 
-def _lines(layout: Layout, series: Sequence[Series], xs: Sequence[float], x_label: str, y_label: str, title: str) -> str:
-    names = [s.name for s in series]
-    direct = layout is WIDE and len(series) <= 10
-    right = 16 + max(map(text_width, names), default=0) if direct else 14
-    y_range = span(s.values[i] for s in series for i in _known(s))
-    x_range = span(xs, room=0.02) if len(xs) != 1 else (xs[0] - 0.5, xs[0] + 0.5)
-    f = frame(layout, x_range, y_range, right)
-    body = "".join(_line(f, s, xs, i) for i, s in enumerate(series))
-    keys = "" if direct else legend(names, lambda i: f'<path class="line" d="M1 7H21"/>{marker(i, 11, 7, 4)}')
-    data = {
-        "x": [round(f.px(x), 1) for x in xs],
-        "heads": [f"{x_label}: {shown(int(x) if x.is_integer() else x)}" for x in xs],
-        "rows": [_readout(s, len(xs), i) for i, s in enumerate(series)],
-        "width": 1,
-    }
-    ends = _end_names(f, series) if direct else ""
-    inside = y_axis(f, y_label) + x_axis(f, x_label) + body + ends
-    return keys + picture(layout, title, inside, readable(data, f))
+def percent(value: object) -> float:
+    known = finite(value)
+    return math.nan if known is None else 100 * known
 
 
-def _known(s: Series) -> list[int]:
-    """The places that have a value."""
-    return [i for i, y in enumerate(s.values) if finite(y) is not None]
+def t95(count: int) -> float:
+    """Two-sided 95 % quantile of Student's t for `count` values."""
+    from scipy import stats
+
+    if count < 2:
+        raise InputError(f"an interval over seeds needs at least 2 of them, got {count}")
+    return float(stats.t.ppf(0.975, count - 1))
 
 
-def _runs(places: Sequence[int]) -> list[list[int]]:
-    """The stretches of places without a gap."""
-    runs: list[list[int]] = []
-    for i in places:
-        if runs and runs[-1][-1] == i - 1:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    return runs
+def over_seeds(values: Sequence[float]) -> Value:
+    """Mean and interval of one number measured with several seeds; of one seed the number alone."""
+    if not values or any(finite(value) is None for value in values):
+        return Value(seeds=len(values))
+    centre = statistics.fmean(values)
+    if len(values) == 1:
+        return Value(centre, seeds=1)
+    half = t95(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Value(centre, centre - half, centre + half, len(values), "t", min(values), max(values))
 
 
-def _path(f: Frame, corners: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{f.px(x):.1f} {f.py(y):.1f}" for x, y in corners)
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Images of one collection, by position: which of them a run scored, and which of these it got right."""
+
+    collection: str
+    seen: np.ndarray
+    right: np.ndarray
 
 
-def _line(f: Frame, s: Series, xs: Sequence[float], index: int) -> str:
-    known = _known(s)
-    if not known:
-        return ""
-    runs = _runs(known) if s.gaps else [known]
-    path = "".join(_path(f, [(xs[i], s.values[i]) for i in run]) for run in runs)
-    marked = known if len(known) <= MARKED_VALUES else [run[-1] for run in runs]
-    marks = "".join(marker(index, f.px(xs[i]), f.py(s.values[i]), r=3.6) for i in marked)
-    end = f"<title>{escape(s.name)}: {shown(s.values[known[-1]])} at the end</title>"
-    return f'<g class="{colour(index)}">{end}<path class="line" d="{path}"/>{marks}</g>'
+Scores = Mapping[str, Sequence[Scored]]  # by the key of a row
 
 
-def _readout(s: Series, count: int, index: int) -> dict[str, object]:
-    texts = [shown(s.values[i]) if i < len(s.values) else DASH for i in range(count)]
-    return {"name": s.name, "kind": colour(index), "text": texts}
+def read_scores(traces: Traces) -> dict[str, list[Scored]]:
+    """Of all traces that hold them."""
+    found = {key: _scored(trace.get("scored")) for key, trace in traces.items()}
+    return {key: scored for key, scored in found.items() if scored}
 
 
-def _end_names(f: Frame, series: Sequence[Series]) -> str:
-    """Each line's name beside its end, moved up or down where names would touch."""
-    ends = {i: f.py(s.values[known[-1]]) for i, s in enumerate(series) if (known := _known(s))}
-    heights = ends_apart(ends, LINE, f.top, f.bottom)
-    return "".join(text(f.right + 9, heights[i] + 4, series[i].name, "name") for i in ends)
+def _scored(parts: Any) -> list[Scored]:
+    try:
+        return [Scored(str(part["collection"]), *(_bits(part[name], part["images"]) for name in ("seen", "right")))
+                for part in parts or ()]  # fmt: skip
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
+def _bits(text: str, count: int) -> np.ndarray:
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count).astype(bool)
+    if len(bits) != count:
+        raise ValueError(f"{len(bits)} bits for {count} images")
+    return bits
+
+
+def _variance(rows: Weighted, scores: Scores) -> tuple[float, int] | None:
+    """Of the weighted sum of the rows' accuracies over the images, and the number of different images. None: not all rows
+    tell which images they got right."""
+    sums: dict[str, np.ndarray] = {}
+    seen: dict[str, np.ndarray] = {}
+    for weight, row in rows:
+        own = scores.get(row["key"])
+        count = sum(int(part.seen.sum()) for part in own or ())
+        if not own or not count:
+            return None
+        mean = sum(int(part.right.sum()) for part in own) / count
+        if not math.isclose(mean, row["top1"], abs_tol=1e-6):  # a trace of another run
+            return None
+        for part in own:
+            sums.setdefault(part.collection, np.zeros(len(part.seen)))
+            seen.setdefault(part.collection, np.zeros(len(part.seen), dtype=bool))
+            sums[part.collection] += weight / count * part.seen * (part.right - mean)
+            seen[part.collection] |= part.seen
+    return sum(float((part**2).sum()) for part in sums.values()), sum(int(part.sum()) for part in seen.values())
+
+
+def _interval(mean: float, rows: Weighted, scores: Scores) -> tuple[float, float]:
+    """95 % interval of a mean accuracy (a share) over the images: Wilson's, with as many images as would vary as much.
+
+    Where rows do not tell which images they got right, with the images of a single row: no mean over several runs on the
+    same images varies more than that."""
+    known = _variance(rows, scores) if len(rows) > 1 else None
+    if known is None:
+        count = float(min(row["count"] for _, row in rows))
+    elif known[0] > 0:
+        count = min(mean * (1 - mean) / known[0], float(sum(row["count"] for _, row in rows)))
+    else:
+        count = float(known[1])
+    return wilson(min(mean, 1.0) * count, count)
+
+
+def gap_interval(gap: float, rows: Weighted, scores: Scores) -> tuple[float, float] | None:
+    """95 % interval of a difference of mean accuracies (shares) on the same images. Two images, one for each side, are added
+    to the variance (Bonett and Price, 2012), so that few images with equal predictions do not look certain."""
+    known = _variance(rows, scores)
+    if known is None:
+        return None
+    half = Z95 * math.sqrt(known[0] + 2 / (known[1] + 2) ** 2)
+    return gap - half, gap + half

@@ -1,316 +1,471 @@
-"""Tables of results as Markdown and CSV, in words what they say, and the paper's values beside them."""
+"""Rows of a benchmark -> tables of what may be compared, and why the rest may not.
 
-import csv
-import io
+Each kept spec has its own table; rows that no spec asks for are grouped by their protocol. Two rows stand in one table if
+everything but the method under test was the same: model and weights, preprocessing, images, stream, batch, source, and the
+version of navia. Within a table, lines that measure something else (real time, or scored after a given number of batches)
+are blocks of their own: the best of a column is the best of its block.
+"""
+
 import json
-import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any
 
-from navia.bench.presets import Published, label_of, published, published_model
-from navia.data.corruptions import names
-from navia.report.numbers import DASH, finite
-from navia.report.results import (
-    Block,
-    Column,
-    Difference,
-    Line,
-    Results,
-    Table,
-    Value,
-    best,
-    difference,
-    differences,
-    highest,
-    how_to_read,
-    interval_text,
-    is_cut,
-    short_path,
-    texts,
-    written,
-)
-from navia.report.words import listed, readable
+from navia.bench.row import check_rows
+from navia.data.corruptions import CORRUPTIONS, names
+from navia.report.formatting import readable
+from navia.report.lines import GMACS, MS, Column, Line, Row, Rows, Scores, Setting, Traces, read_scores
 
-CSV_FIELDS = (
-    "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
-    "label", "spec", "quantity", "kind", "value", "low", "high", "interval", "seeds", "lowest_seed",
-    "highest_seed", "paper",
-)  # fmt: skip
-_LISTED = 8  # lines whose missing cells are listed
+_MOST_DOMAINS = 6
+_GROUPS = ("noise", "blur", "weather", "digital")
+_BLOCKS = {
+    (False, False): "",
+    (True, False): "In real time: images arrive at the rate of the source model without reduction",
+    (False, True): "Adapted to the first batches, scored on the last third of the stream",
+    (True, True): "In real time and scored on the last third of the stream",
+}
+# what titles of tables tell where they would read the same
+_TELLING = ("stream", "batch", "limit of images", "label shift", "weights", "classes", "version of navia", "data")
 
 
-# ---- published values
+@dataclass(frozen=True)
+class Block:
+    """Lines that measure the same."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({seed for line in self.lines for _, seed in line.rows})
+
+    @property
+    def has_realtime(self) -> bool:
+        return any(line.realtime_rows for line in self.lines)
+
+    def select(self, columns: Sequence[Column]) -> list[Column]:
+        """The columns of a table that the block has values for."""
+        return [column for column in columns if column.kind != "clock" or self.has_realtime]
 
 
-def paper(table: Table, line: Line, column: Column) -> float | None:
-    """What the paper prints for this cell, in percent: only where the data and the protocol are the paper's."""
-    values = paper_values(table, line)
-    if values is None or not column.is_accuracy:
-        return None
-    return values.values.get(_paper_column(table, column) or "")
+@dataclass(frozen=True)
+class Missing:
+    """A cell without a row. table: its number, None where no cell of the table has been run. spec: which asks for it; None:
+    no spec does, but other lines have it."""
+
+    table: int | None
+    spec: str | None
+    line: str
+    domain: str
+    seed: int
 
 
-def paper_values(table: Table, line: Line) -> Published | None:
-    setting, protocol = line.setting, table.protocol
-    if (
-        setting.realtime
-        or setting.adapt_for is not None
-        or protocol["stream"] != "reset"
-        or protocol["label shift"] is not None
-    ):
-        return None
-    same_run = None if line.options_by_domain else label_of(setting.method, setting.reduce, setting.given)
-    return published(setting.label) or published(same_run)
+@dataclass(frozen=True)
+class Table:
+    """protocol: what all rows share, name -> value. repeated: cells that were run more than once with other results.
+    suffix: added to the title where others read the same. spec: name of the one that asked for the cells, None for rows
+    that no kept spec asks for. lost: its cells (line, domain, seed) that have no row."""
+
+    number: int
+    protocol: Mapping[str, Any]
+    domains: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    repeated: tuple[str, ...] = ()
+    suffix: str = ""
+    spec: str | None = None
+    lost: tuple[tuple[str, str, int], ...] = ()
+
+    @property
+    def lines(self) -> list[Line]:
+        return [line for block in self.blocks for line in block.lines]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for line in self.lines for row in line.rows.values()]
+
+    @property
+    def title(self) -> str:
+        severity = self.protocol["severity"]
+        model, data = short_path(self.protocol["model"]), short_path(self.protocol["data"])
+        spec = "" if self.spec is None else f"{self.spec}: "
+        return f"{spec}{model} on {data}{f', severity {severity}' if severity else ''}{self.suffix}"
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Domains, then averages where the table has all their members (over the 15 corruptions where these are there), then
+        costs."""
+        averaged = tuple(names()) if set(names()) <= set(self.domains) else self.domains
+        groups = [Column("group", group, CORRUPTIONS[group]) for group in _GROUPS]
+        whole = len(averaged) == len(self.domains) and all(domain in self.domains for _, domain, _ in self.lost)
+        average = Column("average", "average" if whole else f"average of {len(averaged)}", averaged)
+        realtime = Column("clock", "in real time", averaged)
+        return (
+            *(Column("domain", domain, (domain,)) for domain in self.domains),
+            *(column for column in groups if set(column.members) < set(averaged)),
+            *([average] if len(self.domains) > 1 else []),
+            *([realtime] if any(block.has_realtime for block in self.blocks) else []),
+            Column("ece", "ece", averaged),
+            GMACS,
+            MS,
+            Column("memory", "memory"),
+        )
+
+    @property
+    def single(self) -> tuple[Column, ...]:
+        """The columns of one domain each."""
+        return tuple(column for column in self.columns if column.kind == "domain")
+
+    @property
+    def summed(self) -> tuple[Column, ...]:
+        """All other columns: averages and costs."""
+        return tuple(column for column in self.columns if column.kind != "domain")
+
+    @property
+    def is_wide(self) -> bool:
+        """More domains than fit beside averages and costs."""
+        return len(self.domains) > _MOST_DOMAINS
+
+    @property
+    def average(self) -> Column:
+        """The average, or the only domain."""
+        return next((c for c in self.columns if c.kind == "average"), self.columns[0])
+
+    @property
+    def images(self) -> dict[str, int]:
+        return {domain_of(row)[0]: row["fingerprint"]["images"] for row in self.rows}
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({row["seed"] for row in self.rows})
+
+    def missing(self) -> list[Missing]:
+        """What the spec asks for and has no row. Without a spec: every line of a block should have every domain of the table
+        and every seed of the block."""
+        if self.spec is not None:
+            return [Missing(self.number, self.spec, line, domain, seed) for line, domain, seed in self.lost]
+        return [
+            Missing(self.number, None, line.name, domain, seed)
+            for block in self.blocks
+            for line in block.lines
+            for domain in self.domains
+            for seed in ([] if line.any_order and line.rows_of(domain) else block.seeds)
+            if (domain, seed) not in line.rows
+        ]
 
 
-def _paper_column(table: Table, column: Column) -> str | None:
-    """The paper's name of a column: a corruption at severity 5, their average, or one of the other three data sets."""
-    kind, classes = str(table.protocol["kind of data"]).partition(",")[0], table.protocol["classes"]
-    if table.protocol["severity"] == 5 and classes == 1000:
-        whole = column.kind == "average" and column.members == names()
-        return "imagenet-c" if whole else column.name if column.kind == "domain" and column.name in names() else None
-    if column.kind != "domain" or table.protocol["severity"]:
-        return None
-    if kind in ("imagenet-r", "imagenet-v2"):
-        return kind
-    sketched = kind == "imagenet" and classes == 1000 and "sketch" in column.name.casefold()
-    return "imagenet-sketch" if sketched else None
+@dataclass(frozen=True)
+class Results:
+    """apart: sentences why tables must not be compared with the earlier ones. unbegun: cells that specs ask for and whose
+    tables have no row yet."""
+
+    tables: tuple[Table, ...]
+    apart: tuple[str, ...]
+    rows: int
+    unbegun: tuple[Missing, ...] = ()
+
+    def missing(self) -> list[Missing]:
+        return [*(missing for table in self.tables for missing in table.missing()), *self.unbegun]
 
 
-def has_paper(table: Table, columns: Sequence[Column] | None = None) -> bool:
-    """Whether the paper prints anything for the table, or for some of its columns."""
-    return any(paper(table, line, column) is not None for line in table.lines for column in columns or table.columns)
+def tabulate(
+    rows: Sequence[Row], where: str = "the rows", specs: Sequence[Mapping[str, Any]] = (), traces: Traces | None = None
+) -> Results:
+    """Tables in the order of the kept specs (`Store.specs`), then those of all other rows in the order in which their first
+    rows were run. A row stands in the table of each spec that asks for it, under its label there; rows that differ in the
+    label alone are of one line.
+
+    traces: tell which images were right, for intervals over images."""
+    check_rows(rows, where)
+    by_key = {row["key"]: row for row in rows}
+    groups: list[_Group] = []
+    unbegun: list[Missing] = []
+    for spec in specs:
+        own, lost = _groups_of_spec(spec, by_key)
+        groups += own
+        unbegun += lost
+    asked = {cell["key"] for spec in specs for cell in spec["cells"]}
+    groups = _join_pieces([*groups, *_by_protocol(None, [row for row in rows if row["key"] not in asked])])
+    scores = read_scores(traces or {})
+    tables = [_table(number, group, scores) for number, group in enumerate(groups, 1)]
+    apart = filter(None, (_why_apart(number, groups) for number in range(1, len(groups))))
+    return Results(_distinct_titles(tables), tuple(apart), len(rows), tuple(unbegun))
 
 
-def paper_note(table: Table) -> str:
-    """What the published numbers are, and are not."""
-    notes = dict.fromkeys(
-        f"{line.name}: {note}."
-        for line in table.lines
-        if (entry := paper_values(table, line))
-        for column in table.columns
-        if (note := entry.notes.get(_paper_column(table, column) or ""))
-    )
-    model = f"The paper's numbers are of {published_model()}, with all images of the data sets."
-    return " ".join([model, "Other models are not expected to reach them; compare the order of the lines.", *notes])
+# ---- what may be compared
 
 
-# ---- Markdown
+def domain_of(row: Row) -> tuple[str, int]:
+    """Name and severity; in a downloaded ImageNet-C both are in the name of the part ("fog/5"). A stream is one domain."""
+    found = re.fullmatch(r"(.+)/([1-5])", row["domain"])
+    if not row["corrupted"] and found and found[1] in names(extra=True):
+        return found[1], int(found[2])
+    return row["domain"] or row["stream"], row["severity"]
 
 
-def markdown(table: Table, *, with_paper: bool = False, without: Collection[str] = ()) -> str:
-    """One table per block. with_paper: a column of published averages beside ours. without: kinds of columns left out."""
-    extra = with_paper and has_paper(table, [table.average])
-    return "\n\n".join(_markdown_block(table, block, extra, without) for block in table.blocks)
+def _protocol_of(row: Row) -> dict[str, Any]:
+    """What rows of one table share."""
+    prints = row["fingerprint"]
+    streamed = {"domains of the stream": tuple(row["domains"])} if not row["domain"] and row.get("domains") else {}
+    return {
+        "model": row["model"],
+        "weights": prints["weights"],
+        "preprocessing": prints["preprocessing"],
+        "data": row["data"],
+        "kind of data": prints["data"],
+        "severity": domain_of(row)[1],
+        "stream": row["stream"],
+        **streamed,
+        "reset policy": prints["reset"],
+        "limit of images": row["images"],
+        "label shift": row["label_shift"],
+        "batch": row["batch"],
+        "number of source images": row["source_images"],
+        "source": row["source_path"] or "clean images of the same data that are not in the stream",
+        "classes": prints["classes"],
+        "version of navia": prints["versions"]["navia"],
+    }
 
 
-def _markdown_block(table: Table, block: Block, with_paper: bool, without: Collection[str]) -> str:
-    kept = [column for column in block.of(table.columns) if column.kind not in without]
-    columns = [_markdown_column(table, block, column, with_paper) for column in kept]
-    head = ["method", *(title for titles, _ in columns for title in titles)]
-    lines = [f"**{block.title}**\n"] if block.title else []
-    lines += [_pipes(head), "|---|" + "---:|" * (len(head) - 1)]
-    for i, line in enumerate(block.lines):
-        lines.append(_pipes([_markdown_text(line.name), *(cell for _, cells in columns for cell in cells[i])]))
-    return "\n".join(lines)
+def _identity_of(row: Row) -> dict[str, Any]:
+    """The protocol for comparison: data by their digest, wherever they lie, where a row has it."""
+    found = _protocol_of(row)
+    digests = {"data": row.get("data_digest"), "source": row.get("source_digest")}
+    return found | {name: digest for name, digest in digests.items() if digest}
 
 
-def _markdown_column(table: Table, block: Block, column: Column, with_paper: bool) -> tuple[list[str], list[list[str]]]:
-    """Titles and cells of a column, and of the paper's beside it where there is one."""
-    marks, shown = best(block, column), texts(block, column)
-    cells = []
-    for line, text, mark in zip(block.lines, shown, marks, strict=True):
-        bold = f"**{text}**" if mark else text
-        cells.append([f"{bold} {_bracketed(line, column)}".strip()])
-    if not with_paper or column != table.average:
-        return [column.title], cells
-    theirs = [paper(table, line, column) for line in block.lines]
-    beside = [[*own, DASH if value is None else f"{value:.1f}"] for own, value in zip(cells, theirs, strict=True)]
-    return [column.title, "paper"], beside
-
-
-def _bracketed(line: Line, column: Column) -> str:
-    if not column.is_accuracy:
-        return ""
-    value = line.value(column)
-    text = interval_text(value)
-    return f"({text})" if value.interval == "wilson" else text
-
-
-def _pipes(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _markdown_text(text: str) -> str:
-    for sign in "\\|*_`[]<":
-        text = text.replace(sign, f"\\{sign}")
-    return text
-
-
-def page_markdown(results: Results) -> str:
-    """The page of results: every table, and how to read it."""
-    parts = ["# Results", summary(results)]
-    for table in results.tables:
-        several = f"Table {table.number}: " if len(results.tables) > 1 else ""
-        parts += [f"## {several}{table.title}", setting_text(table), markdown(table, with_paper=True)]
-        parts.append(" ".join(how_to_read(table)))
-        if gaps := differences_text(table):
-            parts.append(gaps)
-        if has_paper(table):
-            parts.append(paper_note(table))
-    if why := why_several(results):
-        parts += ["## Why there are several tables", "\n".join(f"- {text}" for text in why)]
-    if results.missing():
-        parts += ["## Missing", missing_text(results)]
-    return "\n\n".join(parts) + "\n"
-
-
-def summary(results: Results) -> str:
-    """What was run, and what came out on top, in sentences."""
-    lines = sum(len(table.lines) for table in results.tables)
-    several = f", in {len(results.tables)} tables" if len(results.tables) > 1 else ""
-    several += " that must not be compared" if several and len(results.apart) == len(results.tables) - 1 else ""
-    models = dict.fromkeys(short_path(str(table.protocol["model"])) for table in results.tables)
-    said = [f"{', '.join(models)}: {_count(results.rows, 'row')} of {_count(lines, 'setting')}{several}."]
-    return " ".join([*said, *filter(None, (headline(table, bool(several)) for table in results.tables))])
-
-
-def headline(table: Table, numbered: bool = False) -> str:
-    """The most accurate line on the seeds that all lines have, and no adaptation for comparison."""
-    found, column = highest(table), table.average
-    if found is None:
-        return ""
-    block, top, values = found
-    read = dict(zip((line.name for line in block.lines), written([value.mean for value in values], column), strict=True))
-    own = {line.name: value for line, value in zip(block.lines, values, strict=True)}
-    tops = [name for name, text in read.items() if text == read[top.name]]
-    base = next((x for x in block.lines if (x.setting.method, x.setting.reduce) == ("none", "none")), None)
-    told = base is not None and base.name not in tops and own[base.name].mean is not None
-    other = f"; no adaptation: {_value_text(own[base.name])}" if base is not None and told else ""
-    gap = difference(top, base, column) if base is not None and told else None
-    above = f", {_gap_text(gap)} points below" if gap else ""
-    where = f"Table {table.number}: highest" if numbered else "Highest"
-    what = "average" if column.kind == "average" else f"on {column.title}"
-    on = " on the seeds that all lines have" if is_cut(block.lines, column) else ""
-    return f"{where} {what}{on}: {_few(tops, 'lines')}, {_value_text(own[top.name])}{other}{above}."
-
-
-def _value_text(value: Value) -> str:
-    text = interval_text(value)
-    return f"{value.mean:.1f} % {f'({text})' if value.interval == 'wilson' else text}".strip()
-
-
-def _gap_text(gap: Difference) -> str:
-    """'0.3 (−0.4 to 1.0)'."""
-    return f"{gap.points:.1f} ({gap.low:.1f} to {gap.high:.1f})".replace("-", "−")
-
-
-def differences_text(table: Table) -> str:
-    """How far the others lie below the highest average, on the same images."""
-    gaps = differences(table)
-    if not gaps:
-        return ""
-    kinds = {"t": "over seeds, by Student's t", "images": "over the images, each paired with itself"}
-    how = " or ".join(kinds[kind] for kind in dict.fromkeys(gap.interval for gap in gaps))
-    told = ", ".join(f"{gap.other} {_gap_text(gap)}" for gap in gaps)
-    return f"Points below {gaps[0].line} in the same cells, with 95 % intervals {how}: {told}."
-
-
-def why_several(results: Results) -> list[str]:
-    """In sentences; none for one table."""
-    if len(results.tables) < 2:
-        return []
-    specs = "Each spec has a table of its own; a row that several of them ask for stands in each."
-    return [*([specs] if any(table.spec is not None for table in results.tables) else []), *results.apart]
-
-
-def missing_text(results: Results) -> str:
-    """Line by line, the seeds of each domain together."""
-    found = results.missing()
-    if not found:
-        return "Every line has a row for every domain and seed."
-    by_line: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for cell in found:
-        where = f"table {cell.table}" if cell.table is not None else f"{cell.spec}, not begun"
-        place = where if len(results.tables) > 1 or cell.table is None else ""
-        by_line.setdefault((place, cell.line), {}).setdefault(cell.domain, []).append(cell.seed)
-    said = [f"{name}{f' ({place})' if place else ''} on {_domains_and_seeds(own)}" for (place, name), own in by_line.items()]
-    more = f"; and {len(said) - _LISTED} more lines" if len(said) > _LISTED else ""
-    verb = "cell has" if len(found) == 1 else "cells have"
-    return f"{len(found)} {verb} no row, or not yet: {'; '.join(said[:_LISTED])}{more}."
-
-
-def _domains_and_seeds(cells: Mapping[str, Sequence[int]]) -> str:
-    """'fog and snow (seeds 1, 2), contrast (seed 2)'."""
-    by_seeds: dict[tuple[int, ...], list[str]] = {}
-    for domain, seeds in cells.items():
-        by_seeds.setdefault(tuple(seeds), []).append(readable(domain))
-    return ", ".join(
-        f"{_few(domains)} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})" for seeds, domains in by_seeds.items()
-    )
-
-
-def _few(things: Sequence[str], kind: str = "domains") -> str:
-    return f"{len(things)} {kind}" if len(things) > 4 else listed(things)
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
-
-
-def setting_text(table: Table) -> str:
-    """What all rows of a table share, in a sentence."""
-    images = sorted(set(table.images.values()))
-    counts = f"{images[0]:,}" if len(images) == 1 else f"{images[0]:,} to {images[-1]:,}"
-    seeds = ", ".join(map(str, table.seeds))
-    shift = table.protocol["label shift"]
+def _known_protocol(cell: Row) -> tuple[object, ...]:
+    """The part of the protocol that is known before a cell runs."""
     return (
-        f"{counts} images per domain in batches of {table.protocol['batch']}, stream: {table.protocol['stream']}"
-        f"{'' if shift is None else f' with label shift {shift}'}, {table.protocol['classes']} classes, "
-        f"{table.protocol['number of source images']} clean source images, seed{'s' * (len(table.seeds) > 1)} {seeds}, "
-        f"navia {table.protocol['version of navia']}."
-    )
+        cell["model"], cell.get("weights_digest") or cell.get("checkpoint"), cell.get("crop_only"),
+        cell.get("data_digest") or cell["data"], cell["corrupted"], domain_of(cell)[1], cell["stream"],
+        () if cell["domain"] else tuple(cell["domains"]), cell["images"], cell["label_shift"], cell["batch"],
+        cell["source_images"], cell.get("source_digest") or cell["source_path"],
+    )  # fmt: skip
 
 
-# ---- CSV
+@dataclass
+class _Group:
+    """Cells of one table: rows of one protocol whose images agree. spec: name of what asked for them. cells: what was asked
+    for, with the label that it has there, as rows where these are there."""
+
+    spec: str | None
+    protocol: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    cells: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    image_digests: dict[tuple[str, int], str] = field(default_factory=dict)
+    image_counts: dict[str, int] = field(default_factory=dict)
+
+    def accepts(self, row: Row) -> bool:
+        return _identity_of(row) == self.identity and not self.conflict(row)
+
+    def conflict(self, row: Row) -> str:
+        """What does not agree although the protocol does."""
+        prints, part = row["fingerprint"], _part_of(row)
+        images = self.image_counts.get(part, prints["images"])
+        if images != prints["images"]:
+            return f"another number of images ({images:,} and {prints['images']:,})"
+        if self.image_digests.get((part, row["seed"]), prints["pictures"]) != prints["pictures"]:
+            return f"other images or another order of them (seed {row['seed']}{f', {part}' if part else ''})"
+        return ""
+
+    def add(self, row: Row) -> None:
+        self.image_counts[_part_of(row)] = row["fingerprint"]["images"]
+        self.image_digests[_part_of(row), row["seed"]] = row["fingerprint"]["pictures"]
+        self.rows.append(row)
 
 
-def csv_text(table: Table, *, header: bool = True) -> str:
-    """One line per number, in full precision, so that the tables of one file may have different columns. Accuracies and ECE
-    are in percent; `paper` is the published value where there is one."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n")
-    if header:
-        writer.writeheader()
-    for line in table.lines:
-        writer.writerows(_csv_rows(table, line))
-    return file.getvalue()
+def _part_of(row: Row) -> str:
+    """Generated corruptions all come from the same images; parts that were found have their own."""
+    return "" if row["corrupted"] else row["domain"]
 
 
-def _csv_rows(table: Table, line: Line) -> Iterator[dict[str, object]]:
-    setting, protocol = line.setting, table.protocol
-    common: dict[str, object] = {
-        "table": table.number, "model": short_path(protocol["model"]), "data": short_path(protocol["data"]),
-        "severity": protocol["severity"], "stream": protocol["stream"], "batch": protocol["batch"], "line": line.name,
-        "method": setting.method, "reduce": setting.reduce, "options": setting.options, "realtime": setting.realtime,
-        "adapt_for": setting.adapt_for, "label": setting.label, "spec": table.spec,
-    }  # fmt: skip
-    if line.options_by_domain:
-        setting = replace(setting, options=json.dumps(line.options_by_domain, sort_keys=True))
-    for column in table.columns:
-        value, theirs = line.value(column), paper(table, line, column)
-        if value.mean is not None or theirs is not None:
-            options = line.options_by_domain.get(column.name)
-            common["options"] = setting.options if options is None else json.dumps(options, sort_keys=True)
-            kind = "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost"
-            yield {
-                **common, "quantity": column.name, "kind": kind,
-                "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
-                "seeds": value.seeds or None, "lowest_seed": value.lowest_seed, "highest_seed": value.highest_seed,
-                "paper": theirs,
-            }  # fmt: skip
-    common["options"] = setting.options
-    for quantity in ("gmacs_paper", "trainable", "realtime_ratio"):
-        known = [number for row in line.rows.values() if (number := finite(row.get(quantity))) is not None]
-        if known:
-            yield {**common, "quantity": quantity, "kind": "cost", "value": statistics.median(known)}
+def _why_apart(number: int, groups: Sequence[_Group]) -> str:
+    """What separates a table from the most similar earlier one; nothing, where it may be compared with one."""
+    reasons = [_reasons(groups[number], earlier) for earlier in groups[:number]]
+    if not all(reasons):
+        return ""
+    nearest = min(range(number), key=lambda i: len(reasons[i]))
+    return f"Table {number + 1} is not comparable with table {nearest + 1}: {'; '.join(reasons[nearest])}."
+
+
+def _reasons(group: _Group, other: _Group) -> list[str]:
+    keys = dict.fromkeys([*other.identity, *group.identity])
+    differing = [key for key in keys if other.identity.get(key) != group.identity.get(key)]
+    found = [f"other {key} ({_both(key, other.protocol.get(key), group.protocol.get(key))})" for key in differing]
+    return found or [*filter(None, map(other.conflict, group.rows))][:1]
+
+
+def _both(key: str, one: object, other: object) -> str:
+    """Paths by their last parts, unless these are the same."""
+    whole = [_value_text(one), _value_text(other)]
+    short = [short_path(text) for text in whole] if key in ("model", "data", "source") else whole
+    return " and ".join(whole if short[0] == short[1] else short)
+
+
+def _value_text(value: object) -> str:
+    return "not given" if value is None else ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def short_path(path: str) -> str:
+    """The last part of a path, after its "hf:" if it has one: the folders above it mean nothing on another computer."""
+    library, colon, place = path.rpartition(":")
+    local = not colon or place.startswith((".", "/", "~"))
+    return f"{library}{colon}{PurePath(place).name or place}" if local else path
+
+
+# ---- which rows make a table
+
+
+def _groups_of_spec(spec: Mapping[str, Any], by_key: Mapping[str, Row]) -> tuple[list[_Group], list[Missing]]:
+    """Of one spec, and its cells whose table has no row yet."""
+    name = str(spec["name"])
+    found = {cell["key"]: {**by_key[cell["key"]], "label": cell["label"]} for cell in spec["cells"] if cell["key"] in by_key}
+    groups = _by_protocol(name, list(found.values()))
+    lost = []
+    for cell in spec["cells"]:
+        if cell["key"] in found:
+            continue
+        group = next((group for group in groups if _known_protocol(group.rows[0]) == _known_protocol(cell)), None)
+        if group is None:
+            lost.append(Missing(None, name, Setting.from_row(cell).name, domain_of(cell)[0], cell["seed"]))
+        else:
+            group.cells.append(cell)
+    return groups, lost
+
+
+def _by_protocol(spec: str | None, rows: Iterable[Row]) -> list[_Group]:
+    groups: list[_Group] = []
+    for row in rows:
+        group = next((group for group in groups if group.accepts(row)), None)
+        if group is None:
+            groups.append(group := _Group(spec, _protocol_of(row), _identity_of(row)))
+        group.cells.append(row)
+        group.add(row)
+    return groups
+
+
+def _join_pieces(groups: Sequence[_Group]) -> list[_Group]:
+    """A study that was run in pieces, with other domains or seeds each time, is one table."""
+    joined: list[_Group] = []
+    for group in groups:
+        earlier = next((one for one in joined if _fit(one, group)), None)
+        if earlier is None:
+            joined.append(group)
+            continue
+        known = {cell["key"] for cell in earlier.cells}
+        earlier.cells += [cell for cell in group.cells if cell["key"] not in known]
+        for row in group.rows:
+            if row["key"] not in known:
+                earlier.add(row)
+        specs = [] if earlier.spec is None else earlier.spec.split(", ")
+        earlier.spec = ", ".join(dict.fromkeys([*specs, *([] if group.spec is None else [group.spec])])) or None
+    return joined
+
+
+def _fit(one: _Group, other: _Group) -> bool:
+    """Whether both have the same lines, comparable, and no domain on which a line differs."""
+    if {_line_key(cell) for cell in one.cells} != {_line_key(cell) for cell in other.cells}:
+        return False
+    if not all(map(one.accepts, other.rows)):
+        return False
+    options = {(_line_key(cell), domain_of(cell)[0]): Setting.from_row(cell) for cell in one.cells}
+    keys = {(_line_key(cell), domain_of(cell)[0], cell["seed"]): cell["key"] for cell in one.cells}
+    for cell in other.cells:
+        place, setting = (_line_key(cell), domain_of(cell)[0]), Setting.from_row(cell)
+        if options.get(place, setting) != setting or keys.get((*place, cell["seed"]), cell["key"]) != cell["key"]:
+            return False
+    return True
+
+
+def _line_key(cell: Row) -> Setting:
+    """What a reader takes for one line: a label with its method and reducer, whatever the options are."""
+    setting = Setting.from_row(cell)
+    return setting if setting.label is None else replace(setting, options=json.dumps({"label": setting.label}))
+
+
+# ---- the lines of a table
+
+
+def _table(number: int, group: _Group, scores: Scores) -> Table:
+    by_setting: dict[Setting, dict[tuple[str, int], Row]] = {}
+    asked: dict[Setting, set[str]] = {}
+    repeated: list[str] = []
+    for cell in group.cells:
+        asked.setdefault(Setting.from_row(cell), set()).add(domain_of(cell)[0])
+    for row in group.rows:
+        setting, place = Setting.from_row(row), (domain_of(row)[0], row["seed"])
+        earlier = by_setting.setdefault(setting, {}).get(place)
+        if earlier is not None and earlier["top1"] != row["top1"]:
+            repeated.append(f"{setting.name} on {readable(place[0])}, seed {place[1]}")
+        if earlier is None or row.get("tsne") or not earlier.get("tsne"):  # the same run, but only one has a t-SNE
+            by_setting[setting][place] = row
+    lines = [Line(setting.name, setting, rows, scores=scores) for setting, rows in by_setting.items()]
+    lines = _pair_realtime(_distinct_names(_one_per_label(lines, asked)))
+    order = {name: i for i, name in enumerate(names(extra=True))}  # as in the paper, then the others as they came
+    domains = sorted(dict.fromkeys(d for line in lines for d, _ in line.rows), key=lambda d: order.get(d, len(order)))
+    done = {row["key"] for row in group.rows}
+    lost = [(Setting.from_row(c).name, domain_of(c)[0], c["seed"]) for c in group.cells if c["key"] not in done]
+    split = {kind: tuple(line for line in lines if line.setting.block == kind) for kind in _BLOCKS}
+    blocks = tuple(Block(_BLOCKS[kind], own) for kind, own in split.items() if own)
+    return Table(number, group.protocol, tuple(domains), blocks, tuple(repeated), "", group.spec, tuple(lost))
+
+
+def _one_per_label(lines: Sequence[Line], asked: Mapping[Setting, set[str]]) -> list[Line]:
+    """Runs of one label, method and reducer that differ in options, each with its own domains, are one line. asked: the
+    domains of each setting."""
+    groups: dict[Setting, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(_line_key({**next(iter(line.rows.values())), "label": line.setting.label}), []).append(line)
+    merged: list[Line] = []
+    for own in groups.values():
+        disjoint = sum(len(asked[line.setting]) for line in own) == len(set().union(*(asked[x.setting] for x in own)))
+        merged += [_merge(own)] if len(own) > 1 and disjoint else own
+    return merged
+
+
+def _merge(lines: Sequence[Line]) -> Line:
+    given = [line.setting.given for line in lines]
+    shared = {key: value for key, value in given[0].items() if all(key in one and one[key] == value for one in given)}
+    rows: Rows = {place: row for line in lines for place, row in line.rows.items()}
+    setting = replace(lines[0].setting, options=json.dumps(shared, sort_keys=True))
+    options = {domain: line.setting.given for line in lines for domain in dict.fromkeys(where for where, _ in line.rows)}
+    return replace(lines[0], setting=setting, rows=rows, options_by_domain=options)
+
+
+def _distinct_titles(tables: Sequence[Table]) -> tuple[Table, ...]:
+    """Tables of the same title also tell what differs between them."""
+    titled = []
+    for table in tables:
+        alike = [other.protocol for other in tables if other.title == table.title]
+        differing = [key for key in _TELLING if any(protocol[key] != table.protocol[key] for protocol in alike)]
+        titled.append(replace(table, suffix="".join(f", {key} {_value_text(table.protocol[key])}" for key in differing[:2])))
+    return tuple(titled)
+
+
+def _distinct_names(lines: Sequence[Line]) -> list[Line]:
+    """Where one label stands for several settings, each line also tells its setting."""
+    names = [(line.name, line.setting.block) for line in lines]
+    found = []
+    for line, name in zip(lines, names, strict=True):
+        plain, label = replace(line.setting, label=None).name, line.setting.label
+        longer = plain if label is None else f"{label}: {plain}"
+        found.append(replace(line, name=longer) if names.count(name) > 1 else line)
+    return found
+
+
+def _pair_realtime(lines: Sequence[Line]) -> list[Line]:
+    """Give each line the rows of the same setting in real time; without adaptation no image is missed."""
+
+    def run(line: Line) -> tuple[Setting, str]:
+        return replace(line.setting, realtime=False), json.dumps(line.options_by_domain, sort_keys=True)
+
+    found = {run(line): line.rows for line in lines if line.setting.realtime}
+    paired = [line if line.setting.realtime else replace(line, realtime_rows=found.get(run(line), {})) for line in lines]
+    if not any(line.realtime_rows for line in paired):
+        return paired
+    source_model = Setting("none", "none", "{}", False, None)
+    return [replace(line, realtime_rows=line.rows) if line.setting == source_model else line for line in paired]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from navia.bench.cell import Cell, Trace, run_cell
 from navia.bench.row import Row
 from navia.errors import NaviaError
+from navia.models.base import ViT
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,16 @@ Outcome = tuple[Row, Trace] | Failure
 Executor = Callable[[Sequence[Cell]], Iterable[Outcome]]
 
 
-def run_serial(wanted: Sequence[Cell], workers: int = 0) -> Iterator[Outcome]:
-    """Run all cells in this process. workers: processes that decode images."""
+def run_serial(wanted: Sequence[Cell], workers: int = 0, vit: ViT | None = None) -> Iterator[Outcome]:
+    """Run all cells in this process. workers: processes that decode images. vit: their model, if it is loaded already."""
     for cell in wanted:
-        yield attempt(cell, workers)
+        yield attempt(cell, workers, vit)
 
 
-def attempt(cell: Cell, workers: int = 0) -> Outcome:
+def attempt(cell: Cell, workers: int = 0, vit: ViT | None = None) -> Outcome:
     """Run a cell; an error becomes a `Failure`, so that the other cells still run."""
     try:
-        return run_cell(cell, workers)
+        return run_cell(cell, workers, vit)
     except NaviaError as error:
         return Failure(cell, str(error))
     except Exception:

@@ -1,0 +1,325 @@
+"""What is drawn of a table: charts as plain data, which `page` gives to the browser and `figures` to matplotlib."""
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from navia.evaluation.explain import NEIGHBOURS
+from navia.methods.base import METHODS
+from navia.report.compare import Collapse, compared, interval_text
+from navia.report.formatting import DASH, capitalize, finite, format_number, readable
+from navia.report.lines import GMACS, MS, Column, Line, Setting, Traces, Value
+from navia.report.tables import Block, Table
+
+RATES = ("eta_delta", "eta_delta_l")
+MOST_CURVES = 16  # in one chart
+TOP_CLASSES = 8  # in the histogram of a collapsed run
+
+
+@dataclass(frozen=True)
+class Point:
+    """x: a number, or the name of a group of bars. low, high: the error bar. detail: shown when the point is hovered."""
+
+    x: float | str
+    y: float
+    low: float | None = None
+    high: float | None = None
+    name: str = ""
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Series:
+    name: str
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """kind: map is a scatter whose axes mean nothing (t-SNE). group: charts of one group stand in one row."""
+
+    kind: Literal["scatter", "line", "bar", "map"]
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """name: of its files. section: of the page that shows it; None: it is a file only."""
+
+    name: str
+    section: Literal["cost", "settings", "stream", "tsne"] | None
+    charts: Sequence[Chart]
+    columns: int = 1
+    note: str = ""
+
+
+def figures(table: Table, traces: Traces) -> Iterator[Figure]:
+    """All figures that the rows of a table allow."""
+    for block in table.blocks:
+        if block.lines[0].setting.adapt_for is None:
+            yield from _block_figures(table, block, traces)
+    y_label = f"{table.average.title}, %"
+    if sweeps := convergence(table):
+        title = "Accuracy on the last third of the stream after so many batches"
+        yield Figure("convergence", "settings", [_sweep_chart(sweeps, table, title, "batches adapted to")])
+    for rate in RATES:
+        for number, sweep in enumerate(rate_sweeps(table, rate)):
+            title = f"Sensitivity of {sweep.name} to {rate}: 1 is the best of each domain, 0 the worst"
+            series = [
+                Series(readable(domain), [Point(x, y) for (x, _), y in zip(sweep.lines, values, strict=True) if y == y])
+                for domain, values in relative_curves(sweep, table.domains).items()
+            ]
+            log_x = all(x > 0 for x, _ in sweep.lines)
+            if series:
+                chart = Chart("line", title, rate, "relative accuracy", series, log_x)
+                yield Figure(f"rates-{rate}{f'-{number + 1}' if number else ''}", "settings", [chart])
+    if sweeps := reduction_sweeps(table):
+        chart = _sweep_chart(sweeps, table, "Each method over its reducers", "GMACs/image")
+        yield Figure("tradeoff-cost", "settings", [chart])
+        late = _sweep_chart(sweeps, table, "Each method over its reducers", "ms/image", lambda _, line: line.value(MS).mean)
+        yield Figure("tradeoff-latency", None, [replace(late, y_label=y_label)])
+    yield from _tsne_figures(table, traces)
+
+
+def _block_figures(table: Table, block: Block, traces: Traces) -> Iterator[Figure]:
+    suffix = "-realtime" if block.lines[0].setting.realtime else ""
+    realtime = ", in real time" if suffix else ""
+    largest = max((line.value(GMACS).mean or 0.0 for line in block.lines), default=0.0)
+    unit, factor = ("GMACs/image", 1.0) if largest >= 1 else ("MMACs/image", 1000.0)
+    costs = (("cost", GMACS, unit, factor, "multiply-accumulates"), ("latency", MS, "ms/image", 1.0, "milliseconds"))
+    what = "Accuracy" if table.average.kind == "domain" else f"Mean accuracy over {len(table.average.members)} domains"
+    for name, cost, label, scale, quantity in costs:
+        title = f"{what} against {quantity} per image{realtime}"
+        chart = Chart("scatter", title, label, f"{table.average.title}, %", _against(table, block, cost, scale))
+        if sum(len(series.points) for series in chart.series) > 1:
+            yield Figure(f"accuracy-{name}{suffix}", "cost", [chart])
+    lines = select_lines(table, block)
+    means = [column for column in block.select(table.summed) if column.is_accuracy]
+    for name, columns in (("domains", table.single), ("groups", means if len(means) > 1 else [])):
+        if bars := bar_chart(lines, columns):
+            yield Figure(f"{name}{suffix}", None, [bars])
+    curves = [curve for domain in table.domains if (curve := _stream_chart(lines, domain, traces, realtime))]
+    if curves:
+        yield Figure(f"running{suffix}", "stream", curves, 3)
+
+
+def _against(table: Table, block: Block, cost: Column, factor: float) -> list[Series]:
+    """One point per line, a series per method."""
+    points: dict[str, list[Point]] = {}
+    for line in block.lines:
+        x, y = line.value(cost).mean, line.value(table.average)
+        if x is not None and y.mean is not None:
+            method = "no adaptation" if line.setting.method == "none" else line.setting.method
+            points.setdefault(method, []).append(Point(factor * x, y.mean, y.low, y.high, line.name, _detail(table, line)))
+    return [Series(method, own) for method, own in points.items()]
+
+
+def _detail(table: Table, line: Line) -> dict[str, str]:
+    """The average first, in real time too, then its parts: domains, or their groups where these are too many to read."""
+    realtime = [c for c in table.summed if c.kind == "clock"]
+    parts = [c for c in table.summed if c.kind == "group"] if table.is_wide else table.single
+    detail = {f"{c.title}, %": _accuracy_text(line.value(c)) for c in dict.fromkeys([table.average, *realtime, *parts])}
+    costs = [column for column in table.columns if not column.is_accuracy]
+    detail |= {column.title: format_number(line.value(column).mean) for column in costs}
+    ratio = line.median("realtime_ratio")
+    detail |= {"step time / source model": format_number(ratio)} if ratio is not None else {}
+    return detail | ({"guard events": str(line.guard_events)} if line.guard_events else {})
+
+
+def _accuracy_text(value: Value) -> str:
+    return DASH if value.mean is None else f"{value.mean:.1f} {interval_text(value, brackets=True)}".strip()
+
+
+def bar_chart(lines: Sequence[Line], columns: Sequence[Column]) -> Chart | None:
+    """A group of bars per column and a bar per line."""
+    series = [
+        Series(line.name, [Point(c.title, v.mean, v.low, v.high) for c in columns if (v := line.value(c)).mean is not None])
+        for line in lines
+    ]
+    return Chart("bar", "", "", "top-1 %", series) if any(one.points for one in series) else None
+
+
+# ---- along the stream
+
+
+def select_lines(table: Table, block: Block) -> list[Line]:
+    """The lines that one chart can show: all, or of too many the most accurate of each method."""
+    if len(block.lines) <= MOST_CURVES:
+        return list(block.lines)
+    by_method: dict[str, list[tuple[float, Line]]] = {}
+    for line, value in zip(block.lines, compared(block.lines, table.average), strict=True):
+        by_method.setdefault(line.setting.method, []).append((value.mean or 0.0, line))
+    return [max(own, key=lambda pair: pair[0])[1] for own in by_method.values()]
+
+
+def _stream_chart(lines: Sequence[Line], domain: str, traces: Traces, realtime: str) -> Chart | None:
+    curves = [(line.name, running_accuracy(line, domain, traces)) for line in lines]
+    series = [Series(name, [Point(x, y) for x, y in curve.items()]) for name, curve in curves if curve]
+    title = capitalize(readable(domain)) + realtime
+    long = any(len(one.points) > 1 for one in series)
+    return Chart("line", title, "images seen", "accuracy so far, %", series) if long else None
+
+
+def running_accuracy(line: Line, domain: str, traces: Traces, places: int = 48) -> dict[int, float]:
+    """Accuracy in percent up to so many images, at most at `places` of them; mean over the seeds that have a trace."""
+    curves = [_running_accuracy(traces[row["key"]]) for row in line.rows_of(domain) if row["key"] in traces]
+    if not curves:
+        return {}
+    seen = [at for at in curves[0] if all(at in curve for curve in curves)]
+    step = max(1, math.ceil(len(seen) / places))
+    kept = [at for i, at in enumerate(seen) if i == len(seen) - 1 or (i + 1) % step == 0]
+    return {at: statistics.fmean(curve[at] for curve in curves) for at in kept}
+
+
+def _running_accuracy(trace: Mapping[str, Any]) -> dict[int, float]:
+    right, seen, curve = 0, 0, {}
+    for correct, images in zip(trace["right"], trace["images"], strict=True):
+        right, seen = right + correct, seen + images
+        curve[seen] = 100 * right / seen
+    return curve
+
+
+def histogram(collapse: Collapse, traces: Traces, names: Sequence[str] | None) -> Chart | None:
+    """How often a collapsed run predicted its most frequent classes, beside how often no adaptation did."""
+    rows = {collapse.line.name: collapse.row, "no adaptation": collapse.source}
+    counts = {name: traces.get(row["key"], {}).get("predicted", ()) for name, row in rows.items() if row}
+    predicted = counts.get(collapse.line.name, ())
+    if not sum(predicted):
+        return None
+    top = sorted(range(len(predicted)), key=lambda i: -predicted[i])[:TOP_CLASSES]
+    series = [
+        Series(name, [Point(names[i] if names else f"class {i}", 100 * own[i] / sum(own)) for i in top])
+        for name, own in counts.items()
+        if sum(own)
+    ]
+    title = f"{collapse.line.name} on {readable(collapse.domain)}, seed {collapse.row['seed']}"
+    return Chart("bar", title, "share of predictions, %", "", series)
+
+
+# ---- lines that differ in one number
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Lines that differ in one number only, by that number."""
+
+    name: str
+    lines: tuple[tuple[float, Line], ...]
+
+
+def _sweep_chart(
+    sweeps: Sequence[Sweep], table: Table, title: str, x_label: str,
+    x_of: Callable[[float, Line], float | None] = lambda x, _: x,
+) -> Chart:  # fmt: skip
+    series = []
+    for sweep in sweeps:
+        values = [(x_of(x, line), line.value(table.average)) for x, line in sweep.lines]
+        points = [Point(x, v.mean, v.low, v.high) for x, v in values if x is not None and v.mean is not None]
+        series.append(Series(sweep.name, sorted(points, key=lambda point: point.x)))
+    return Chart("line", title, x_label, f"{table.average.title}, %", series)
+
+
+def rate_sweeps(table: Table, rate: str) -> list[Sweep]:
+    """Lines that differ only in the option `rate`, at least two values of it; where it is not given, the default counts."""
+    found: dict[tuple[str, str, str, tuple[bool, bool]], dict[float, Line]] = {}
+    for line in (line for line in table.lines if not line.options_by_domain):
+        method, options = line.setting.method, line.setting.given
+        default = getattr(METHODS.get(method).Options(), rate, None) if method in METHODS.names() else None
+        value = finite(options.pop(rate, default))
+        if value is not None:
+            rest = json.dumps(options, sort_keys=True)
+            found.setdefault((method, line.setting.reduce, rest, line.setting.block), {})[value] = line
+    return [
+        Sweep(Setting(method, reduce, rest, False, None).text, tuple(sorted(lines.items())))
+        for (method, reduce, rest, _), lines in found.items()
+        if len(lines) > 1
+    ]
+
+
+def relative(values: Sequence[float | None]) -> list[float]:
+    """(A - Amin) / (Amax - Amin), as the paper draws learning rates; NaN where that is not defined."""
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    return [math.nan if value is None or high == low else (value - low) / (high - low) for value in values]
+
+
+def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:
+    """By domain; those without two different accuracies have no relative one."""
+    lines = [line for _, line in sweep.lines]
+    found = {d: relative([value.mean for value in compared(lines, Column("domain", d, (d,)))]) for d in domains}
+    return {domain: values for domain, values in found.items() if not all(map(math.isnan, values))}
+
+
+def reduction_sweeps(table: Table) -> list[Sweep]:
+    """Per method the lines over one family of reducers, by cost; without reduction is a point of each family."""
+    by_run: dict[tuple[str, str], list[Line]] = {}
+    for line in (line for block in table.blocks if not block.title for line in block.lines if not line.options_by_domain):
+        by_run.setdefault((line.setting.method, line.setting.options), []).append(line)
+    sweeps = []
+    for (method, options), lines in by_run.items():
+        families = dict.fromkeys(_family(line) for line in lines if line.setting.reduce != "none")
+        for family in families:
+            cost = [(line.value(GMACS).mean, line) for line in lines if _family(line) in (family, "none")]
+            points = sorted(((x, line) for x, line in cost if x is not None), key=lambda pair: pair[0])
+            name = Setting(method, family if len(families) > 1 else "none", options, False, None).text
+            sweeps.append(Sweep(name, tuple(points)))
+    curves = [sweep for sweep in sweeps if len(sweep.lines) > 1]
+    return curves if any(len(sweep.lines) > 2 for sweep in curves) else []
+
+
+def _family(line: Line) -> str:
+    return line.setting.reduce.partition(":")[0]
+
+
+def convergence(table: Table) -> list[Sweep]:
+    """Per method and reducer the lines over the number of batches that were adapted to."""
+    found: dict[Setting, dict[float, Line]] = {}
+    for line in table.lines:
+        if line.setting.adapt_for is not None and not line.options_by_domain:
+            found.setdefault(replace(line.setting, adapt_for=None), {})[float(line.setting.adapt_for)] = line
+    return [Sweep(setting.name, tuple(sorted(lines.items()))) for setting, lines in found.items() if len(lines) > 1]
+
+
+# ---- t-SNE
+
+
+def _tsne_figures(table: Table, traces: Traces) -> Iterator[Figure]:
+    """One per domain that has any: a row of charts per line, a chart per block of the model."""
+    found = {domain: own for domain in table.domains if (own := _tsne_of(table, domain, traces))}
+    for domain, (seed, by_line) in found.items():
+        blocks = sorted({panel["block"] for tsne in by_line.values() for panel in tsne["panels"]})
+        classes = list(dict.fromkeys(name for tsne in by_line.values() for name in tsne["names"]))
+        charts = [_tsne_chart(name, tsne, block, classes) for name, tsne in by_line.items() for block in blocks]
+        where = f"{capitalize(readable(domain))}: " if len(table.domains) > 1 else ""
+        images = max(len(tsne["labels"]) for tsne in by_line.values())
+        note = f"{where}{images:,} images of {len(classes)} classes{f', seed {seed}' if len(table.seeds) > 1 else ''}."
+        yield Figure(f"tsne{f'-{domain}' if len(found) > 1 else ''}".replace("/", "-"), "tsne", charts, len(blocks), note)
+
+
+def _tsne_of(table: Table, domain: str, traces: Traces) -> tuple[int, dict[str, Mapping[str, Any]]] | None:
+    """Of several seeds the first of those that most lines have."""
+    rows = [(line.name, seed, row) for line in table.lines for (where, seed), row in line.rows.items() if where == domain]
+    found = [(name, seed, tsne) for name, seed, row in rows if (tsne := traces.get(row["key"], {}).get("tsne"))]
+    if not found:
+        return None
+    counts = Counter(seed for _, seed, _ in found)
+    chosen = min(counts, key=lambda seed: (-counts[seed], seed))
+    return chosen, {name: tsne for name, seed, tsne in found if seed == chosen}
+
+
+def _tsne_chart(line: str, tsne: Mapping[str, Any], block: int, classes: Sequence[str]) -> Chart:
+    panel: Mapping[str, Any] = next((panel for panel in tsne["panels"] if panel["block"] == block), {})
+    neighbours, points = finite(panel.get("neighbours")), panel.get("points") or []
+    title = f"block {block}" + ("" if neighbours is None else f": {NEIGHBOURS}-NN accuracy {100 * neighbours:.0f} %")
+    places = list(zip(points, [tsne["names"][label] for label in tsne["labels"]] if points else [], strict=True))
+    series = [Series(name, [Point(x, y, name=name) for (x, y), own in places if own == name]) for name in classes]
+    return Chart("map", title, "", "", series, group=line)

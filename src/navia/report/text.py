@@ -1,0 +1,433 @@
+"""Results as text: what the numbers mean, what came out, and the tables as Markdown, LaTeX and CSV."""
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from navia.bench.presets import published_model
+from navia.report import compare
+from navia.report.compare import best, column_texts, format_values, has_other_seeds, has_paper, interval_text, paper
+from navia.report.formatting import count, finite, join_names, readable
+from navia.report.lines import FEW_SEEDS, Column, Line, Value
+from navia.report.tables import Block, Results, Table, short_path
+
+_LISTED = 8  # lines whose missing cells are listed
+
+
+# ---- how to read a table
+
+
+def setting_text(table: Table) -> str:
+    """What all rows of a table share, in a sentence."""
+    images, protocol = sorted(set(table.images.values())), table.protocol
+    counts = f"{images[0]:,}" if len(images) == 1 else f"{images[0]:,} to {images[-1]:,}"
+    shift = "" if protocol["label shift"] is None else f" with label shift {protocol['label shift']}"
+    return (
+        f"{counts} images per domain in batches of {protocol['batch']}, stream: {protocol['stream']}{shift}, "
+        f"{protocol['classes']} classes, {protocol['number of source images']} clean source images, "
+        f"{_seeds_text(table.seeds)}, navia {protocol['version of navia']}."
+    )
+
+
+def how_to_read(table: Table) -> list[str]:
+    """What the numbers of a table are, in sentences."""
+    text = [
+        f"Top-1 accuracy in percent; every prediction was made before the update from its image{_uses_batch(table)}.",
+        *intervals_and_seeds(table),
+        "Bold is the best of a column. ECE is over 15 bins.",
+    ]
+    cotta = any(line.setting.method == "cotta" for line in table.lines)  # how many views depends on the stream
+    uncounted = ", without the views that CoTTA averages where the source is unsure" if cotta else ""
+    text.append(f"GMACs are of the forward passes for one image{uncounted}.")
+    if any(block.has_realtime for block in table.blocks):
+        text.append(
+            "In real time images arrive at the rate of the source model without reduction; those that arrive during an "
+            "update are predicted with the last state and not adapted to."
+        )
+    if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
+        text.append("Times of lines that are scored on the last third are those of prediction alone.")
+    return [*text, *_guard(table), *_mixed_times(table), *_repeats(table)]
+
+
+def intervals_and_seeds(table: Table) -> list[str]:
+    """What intervals cover, what seeds change, and where lines do not have the same seeds or options."""
+    kinds = {line.value(column).interval for line in table.lines for column in table.columns if column.is_accuracy}
+    several = any(len(line.rows_of(domain)) > 1 for line in table.lines for domain in table.domains)
+    text = [_seeds(table)] if several else []
+    text += ["± is the 95 % interval of the mean over seeds, by Student's t."] if "t" in kinds else []
+    text += [_ranges(table, several)] if "wilson" in kinds else []
+    options = [f"Options of {line.name}: {line.options_text}." for line in table.lines if line.options_by_domain]
+    return [*text, *_other_seeds(table), *options]
+
+
+def _seeds(table: Table) -> str:
+    """What another seed changes."""
+    counts = sorted({len(line.rows_of(domain)) for line in table.lines for domain in table.domains} - {0, 1})
+    limit = table.protocol["limit of images"]
+    scored = any(line.setting.adapt_for is not None for line in table.lines)
+    changed = ["the order of the stream"]
+    changed += [] if limit is None else [f"which {limit:,} images of a domain are sampled"]
+    changed += ["which of them are scored"] if scored else []
+    cells = [(line.value(column), line, column) for line in table.lines for column in table.single]
+    spread = [(v.highest_seed - v.lowest_seed, f"{line.name} on {column.title}") for v, line, column in cells
+              if v.highest_seed is not None and v.lowest_seed is not None]  # fmt: skip
+    text = f"Numbers are means over {' or '.join(map(str, counts))} seeds, which change {join_names(changed)}"
+    if not spread:
+        return f"{text}."
+    middle, (most, where) = statistics.median(points for points, _ in spread), max(spread)
+    return f"{text}: between them a cell differs by {middle:.1f} points in the median, at most by {most:.1f} ({where})."
+
+
+def _ranges(table: Table, several: bool) -> str:
+    """What an interval over images covers."""
+    if not several and table.average.kind == "domain":
+        return "A range is the 95 % Wilson interval of a run over its images."
+    text = "A range is the 95 % Wilson interval over the images"
+    if several:
+        text += f", for fewer than {FEW_SEEDS} seeds: it does not cover what another seed changes"
+    if all(
+        row["key"] in line.scores for line in table.lines for row in line.rows.values() if finite(row["top1"]) is not None
+    ):
+        return f"{text}. An image that comes in several orders or domains counts once."
+    return (
+        f"{text}. A mean of several runs has that of one run with its accuracy, which is wider than its own: these rows do "
+        "not tell which images were right."
+    )
+
+
+def _other_seeds(table: Table) -> list[str]:
+    """Which seeds are compared where not all lines have the same."""
+    found = [(block, column) for block in table.blocks for column in table.single if has_other_seeds(block.lines, column)]
+    if not found:
+        return []
+    domains: dict[str, list[str]] = {}
+    for block, column in found:
+        seeds = sorted(compare.common_seeds(block.lines, column)[column.name])
+        what = _seeds_text(seeds, " and ") if seeds else "none, so nothing is compared"
+        domains.setdefault(what, []).append(column.title)
+    text = "; ".join(f"{what} on {join_names(list(dict.fromkeys(own)))}" for what, own in domains.items())
+    return [
+        "Not all lines have the same seeds yet: cells are means over the seeds that each line has, but bold and order "
+        f"compare lines on the seeds that all of them have ({text})."
+    ]
+
+
+def _seeds_text(seeds: Sequence[int], last: str = ", ") -> str:
+    """'seed 0', 'seeds 0, 1, 2'."""
+    names = list(map(str, seeds))
+    text = join_names(names) if last == " and " else ", ".join(names)
+    return f"seed{'s' * (len(names) > 1)} {text}"
+
+
+def _uses_batch(table: Table) -> str:
+    """Methods that use the whole batch before they predict: FOA takes the fittest of its candidates, LAME lets neighbours
+    agree, and SAR as in FOA's paper predicts with weights that were moved along the batch's own gradient."""
+    settings = [line.setting for line in table.lines]
+    present = {
+        "FOA": any(setting.method == "foa" for setting in settings),
+        "LAME": any(setting.method == "lame" for setting in settings),
+        "SAR with variant=foa": any((s.method, s.given.get("variant")) == ("sar", "foa") for s in settings),
+    }
+    names = [name for name, found in present.items() if found]
+    return f"; {join_names(names)} fit{'s' * (len(names) == 1)} it to the batch itself, without labels" if names else ""
+
+
+def _guard(table: Table) -> list[str]:
+    """The published methods have no guard: where it acted, a row is not the method's alone."""
+    guarded = [line for line in table.lines if line.setting.guarded and line.setting.method != "none"]
+    acted = {
+        line.name: [readable(d) or "the stream" for (d, _), row in line.rows.items() if row["guard"]] for line in guarded
+    }
+    caught = [f"{name} on {join_names(list(dict.fromkeys(domains)))}" for name, domains in acted.items() if domains]
+    if not caught:
+        return ["The guard was on and never acted."] if guarded else []
+    return [f"The guard was on and acted: {'; '.join(caught)}."]
+
+
+def _mixed_times(table: Table) -> list[str]:
+    prints = [row["fingerprint"] for row in table.rows]
+    found = {
+        "numbers of threads": {str(p.get("threads")) for p in prints},
+        "versions of torch": {str(p["versions"].get("torch")) for p in prints},
+    }
+    differing = [name for name, values in found.items() if len(values) > 1]
+    return [f"Rows ran with different {' and '.join(differing)}: do not compare their times."] if differing else []
+
+
+def _repeats(table: Table) -> list[str]:
+    text = f"Run more than once with another result, the last one is shown: {', '.join(table.repeated)}."
+    return [text] if table.repeated else []
+
+
+def paper_note(table: Table) -> str:
+    """What the published numbers are, and are not."""
+    notes = dict.fromkeys(
+        f"{line.name}: {note}."
+        for line in table.lines
+        if (entry := compare.paper_values(table, line))
+        for column in table.columns
+        if (note := entry.notes.get(compare.paper_column(table, column) or ""))
+    )
+    model = f"The paper's numbers are of {published_model()}, with all images of the data sets."
+    return " ".join([model, "Other models are not expected to reach them; compare the order of the lines.", *notes])
+
+
+# ---- what came out
+
+
+def summary(results: Results) -> str:
+    """What was run, and the highest averages."""
+    lines = sum(len(table.lines) for table in results.tables)
+    several = f", in {len(results.tables)} tables" if len(results.tables) > 1 else ""
+    several += " that must not be compared" if several and len(results.apart) == len(results.tables) - 1 else ""
+    models = dict.fromkeys(short_path(str(table.protocol["model"])) for table in results.tables)
+    text = f"{', '.join(models)}: {count(results.rows, 'row')} of {count(lines, 'setting')}{several}."
+    return " ".join([text, *filter(None, (headline(table, bool(several)) for table in results.tables))])
+
+
+def headline(table: Table, numbered: bool = False) -> str:
+    """The most accurate line on the seeds that all lines have, and no adaptation for comparison."""
+    found, column = compare.highest(table), table.average
+    if found is None:
+        return ""
+    block, top, values = found
+    texts = dict(zip((line.name for line in block.lines), format_values([v.mean for v in values], column), strict=True))
+    own = {line.name: value for line, value in zip(block.lines, values, strict=True)}
+    tops = [name for name, text in texts.items() if text == texts[top.name]]
+    base = next((x for x in block.lines if (x.setting.method, x.setting.reduce) == ("none", "none")), None)
+    other = above = ""
+    if base is not None and base.name not in tops and own[base.name].mean is not None:
+        gap = compare.difference(top, base, column)
+        other = f"; no adaptation: {_value_text(own[base.name])}"
+        above = f", {_gap_text(gap)} points below" if gap else ""
+    where = f"Table {table.number}: highest" if numbered else "Highest"
+    what = "average" if column.kind == "average" else f"on {column.title}"
+    on = " on the seeds that all lines have" if has_other_seeds(block.lines, column) else ""
+    return f"{where} {what}{on}: {_shorten(tops, 'lines')}, {_value_text(own[top.name])}{other}{above}."
+
+
+def _value_text(value: Value) -> str:
+    return f"{value.mean:.1f} % {interval_text(value, brackets=True)}".strip()
+
+
+def _gap_text(gap: compare.Difference) -> str:
+    """'0.3 (−0.4 to 1.0)'."""
+    return f"{gap.points:.1f} ({gap.low:.1f} to {gap.high:.1f})".replace("-", "−")
+
+
+def differences_text(table: Table) -> str:
+    """How far the others lie below the highest average, on the same images."""
+    gaps = compare.differences(table)
+    if not gaps:
+        return ""
+    kinds = {"t": "over seeds, by Student's t", "images": "over the images, each paired with itself"}
+    how = " or ".join(kinds[kind] for kind in dict.fromkeys(gap.interval for gap in gaps))
+    text = ", ".join(f"{gap.other} {_gap_text(gap)}" for gap in gaps)
+    return f"Points below {gaps[0].line} in the same cells, with 95 % intervals {how}: {text}."
+
+
+def why_several(results: Results) -> list[str]:
+    """Sentences; none for one table."""
+    if len(results.tables) < 2:
+        return []
+    specs = "Each spec has its own table; a row that several specs ask for stands in each."
+    return [*([specs] if any(table.spec is not None for table in results.tables) else []), *results.apart]
+
+
+def missing_text(results: Results) -> str:
+    """Line by line, the seeds of each domain together."""
+    found = results.missing()
+    if not found:
+        return "Every line has a row for every domain and seed."
+    by_line: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for cell in found:
+        where = f"table {cell.table}" if cell.table is not None else f"{cell.spec}, not begun"
+        place = where if len(results.tables) > 1 or cell.table is None else ""
+        by_line.setdefault((place, cell.line), {}).setdefault(cell.domain, []).append(cell.seed)
+    text = [f"{name}{f' ({place})' if place else ''} on {_domains_and_seeds(own)}" for (place, name), own in by_line.items()]
+    more = f"; and {len(text) - _LISTED} more lines" if len(text) > _LISTED else ""
+    verb = "cell has" if len(found) == 1 else "cells have"
+    return f"{len(found)} {verb} no row, or not yet: {'; '.join(text[:_LISTED])}{more}."
+
+
+def _domains_and_seeds(cells: Mapping[str, Sequence[int]]) -> str:
+    """'fog and snow (seeds 1, 2), contrast (seed 2)'."""
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for domain, seeds in cells.items():
+        by_seeds.setdefault(tuple(seeds), []).append(readable(domain))
+    return ", ".join(f"{_shorten(domains)} ({_seeds_text(seeds)})" for seeds, domains in by_seeds.items())
+
+
+def _shorten(names: Sequence[str], kind: str = "domains") -> str:
+    return f"{len(names)} {kind}" if len(names) > 4 else join_names(names)
+
+
+# ---- Markdown
+
+
+def page_markdown(results: Results) -> str:
+    """Every table, and how to read it."""
+    parts = ["# Results", summary(results)]
+    for table in results.tables:
+        several = f"Table {table.number}: " if len(results.tables) > 1 else ""
+        parts += [f"## {several}{table.title}", setting_text(table), markdown(table, with_paper=True)]
+        parts += filter(None, [" ".join(how_to_read(table)), differences_text(table)])
+        parts += [paper_note(table)] if has_paper(table) else []
+    if why := why_several(results):
+        parts += ["## Why there are several tables", "\n".join(f"- {text}" for text in why)]
+    parts += ["## Missing", missing_text(results)] if results.missing() else []
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown(table: Table, *, with_paper: bool = False, without: Collection[str] = ()) -> str:
+    """One table per block. with_paper: a column of published averages beside ours. without: kinds of columns left out."""
+    beside = with_paper and has_paper(table, [table.average])
+    return "\n\n".join(_markdown_block(table, block, beside, without) for block in table.blocks)
+
+
+def _markdown_block(table: Table, block: Block, with_paper: bool, without: Collection[str]) -> str:
+    head, rows = ["method"], [[_escape_markdown(line.name)] for line in block.lines]
+    for column in block.select(table.columns):
+        if column.kind in without:
+            continue
+        head.append(column.title)
+        for row, line, text, mark in zip(rows, block.lines, column_texts(block, column), best(block, column), strict=True):
+            interval = interval_text(line.value(column), brackets=True) if column.is_accuracy else ""
+            row.append(f"{f'**{text}**' if mark else text} {interval}".strip())
+        if with_paper and column == table.average:
+            head.append("paper")
+            for row, line in zip(rows, block.lines, strict=True):
+                row += format_values([paper(table, line, column)], column)
+    lines = [f"**{block.title}**\n"] if block.title else []
+    lines += [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{sign}" if sign in "\\|*_`[]<" else sign for sign in text)
+
+
+# ---- LaTeX
+
+PACKAGES = ("booktabs", "graphicx")
+# \resizebox: tables wider than the text are scaled down to it; \width is graphicx' name for the natural width
+_TABLE = r"""\begin{table}[t]
+\centering
+\setlength{\belowcaptionskip}{6pt}
+\caption{%(caption)s}
+\label{tab:%(label)s}
+\setlength{\tabcolsep}{3.5pt}
+\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%%
+\begin{tabular}{l%(columns)s}
+\toprule
+%(head)s \\
+\midrule
+%(body)s
+\bottomrule
+\end{tabular}}
+\end{table}
+"""
+_ESCAPED = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "−": "$-$", "<": "$<$", ">": "$>$",
+    "|": "$|$", "[": "{[}", "]": "{]}", "*": "{*}",  # at the start of a row \\ and \midrule would take them for options
+}  # fmt: skip
+
+
+def latex(results: Results) -> str:
+    """All tables; a comment above them names the packages that the preamble needs."""
+    needed = "\n".join(f"% \\usepackage{{{package}}}" for package in PACKAGES)
+    head = f"% Tables of `navia report`: \\input this file. The preamble needs\n{needed}\n"
+    return "\n".join([head, *(latex_table(table) for table in results.tables)])
+
+
+def latex_table(table: Table) -> str:
+    """One table, or of many domains two: averages with their intervals, then every domain with its number alone."""
+    caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
+    if not table.is_wide:
+        return _latex_environment(table, table.columns, caption, f"navia-{table.number}")
+    more = f"{table.title}, domain by domain. Top-1 accuracy in percent; the intervals are in results.csv."
+    summed = _latex_environment(table, table.summed, caption, f"navia-{table.number}")
+    return f"{summed}\n" + _latex_environment(table, table.single, more, f"navia-{table.number}-domains", turned=True)
+
+
+def _latex_environment(table: Table, columns: Sequence[Column], caption: str, label: str, turned: bool = False) -> str:
+    """turned: column titles run upwards, and cells have no intervals."""
+    titles = [_escape_latex(column.title) for column in columns]
+    stacked = ["\\shortstack[r]{" + title.replace(" ", " \\\\ ") + "}" for title in titles]  # no wider than the numbers
+    head = [f"\\rotatebox{{90}}{{{title}}}" for title in titles] if turned else stacked
+    return _TABLE % {
+        "caption": _escape_latex(caption),
+        "label": label,
+        "columns": "r" * len(columns),
+        "head": " & ".join(["method", *head]),
+        "body": "\n\\midrule\n".join(_latex_block(block, columns, intervals=not turned) for block in table.blocks),
+    }
+
+
+def _latex_block(block: Block, columns: Sequence[Column], intervals: bool) -> str:
+    title = f"\\multicolumn{{{len(columns) + 1}}}{{l}}{{\\emph{{{_escape_latex(block.title)}}}}} \\\\"
+    texts = [[_escape_latex(text) for text in column_texts(block, column)] for column in columns]
+    marks = [best(block, column) for column in columns]
+    rows = [title] if block.title else []
+    for i, line in enumerate(block.lines):
+        values = [f"\\textbf{{{own[i]}}}" if mark[i] else own[i] for own, mark in zip(texts, marks, strict=True)]
+        row = " & ".join([_escape_latex(line.name), *values])
+        small = [interval_text(line.value(column)) if intervals and column.is_accuracy else "" for column in columns]
+        below = "".join(f" & {{\\scriptsize {_escape_latex(text)}}}" if text else " &" for text in small)
+        # intervals stand nearer to their own line than to the next
+        rows += [f"{row} \\\\[-3pt]", f"{below} \\\\[2pt]"] if any(small) else [f"{row} \\\\"]
+    return "\n".join(rows)
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_ESCAPED.get(sign, sign) for sign in text).replace(r" \%", r"~\%")
+
+
+# ---- CSV
+
+CSV_FIELDS = (
+    "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
+    "label", "spec", "quantity", "kind", "value", "low", "high", "interval", "seeds", "lowest_seed",
+    "highest_seed", "paper",
+)  # fmt: skip
+
+
+def csv_text(table: Table, *, header: bool = True) -> str:
+    """One line per number, in full precision, so that the tables of one file may have different columns. Accuracies and ECE
+    are in percent; `paper` is the published value where there is one."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    for line in table.lines:
+        writer.writerows(_csv_rows(table, line))
+    return file.getvalue()
+
+
+def _csv_rows(table: Table, line: Line) -> list[dict[str, Any]]:
+    setting, protocol, rows = line.setting, table.protocol, []
+    options = json.dumps(line.options_by_domain, sort_keys=True) if line.options_by_domain else setting.options
+    common: dict[str, Any] = {
+        "table": table.number, "model": short_path(protocol["model"]), "data": short_path(protocol["data"]),
+        "severity": protocol["severity"], "stream": protocol["stream"], "batch": protocol["batch"], "line": line.name,
+        "method": setting.method, "reduce": setting.reduce, "options": options, "realtime": setting.realtime,
+        "adapt_for": setting.adapt_for, "label": setting.label, "spec": table.spec,
+    }  # fmt: skip
+    for column in table.columns:
+        value, theirs = line.value(column), paper(table, line, column)
+        if value.mean is not None or theirs is not None:
+            own = line.options_by_domain.get(column.name)
+            rows.append({
+                **common, "options": options if own is None else json.dumps(own, sort_keys=True), "quantity": column.name,
+                "kind": "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost",
+                "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
+                "seeds": value.seeds or None, "lowest_seed": value.lowest_seed, "highest_seed": value.highest_seed,
+                "paper": theirs,
+            })  # fmt: skip
+    costs = {quantity: line.median(quantity) for quantity in ("gmacs_paper", "trainable", "realtime_ratio")}
+    known = {quantity: value for quantity, value in costs.items() if value is not None}
+    return rows + [{**common, "quantity": quantity, "kind": "cost", "value": value} for quantity, value in known.items()]
