@@ -19,8 +19,6 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: str = Field(description="name of the model, as for `navia.load`")
-    checkpoint: str | None = Field(description="file with the weights, as given")
-    crop_only: bool = Field(description="the images were resized before: only the centre crop is taken")
     data: str = Field(description="folder or data set, as given")
     domain: str = Field(description='corruption or part; "" for a stream over all `domains`')
     domains: tuple[str, ...] = Field(description="all domains of the stream, in order")
@@ -39,6 +37,8 @@ class Settings(BaseModel):
     seed: int = Field(description="of the order of the images and of the method")
     batch: int = Field(description="images per step")
     label: str | None = Field(description="name of the run in its spec; no part of the key")
+    checkpoint: str | None = Field(description="file with the weights, as given")
+    crop_only: bool = Field(description="the images were resized before: only the centre crop is taken")
     tsne: TsneSpec | None = Field(default=None, description="blocks and classes of the t-SNE")
     guarded: bool = Field(default=True, description="false: run without the guard")
     model_digest: str | None = Field(default=None, description="of the local folder that `model` names")
