@@ -1,10 +1,10 @@
-"""A camera that writes its frames into a folder, and a model that answers and adapts while they come.
+"""Predict and adapt on frames that a camera writes into a folder.
 
-    python examples/folder_stream.py                     plays a camera in a thread of its own; noise sets in halfway
+    python examples/folder_stream.py                     simulates a camera in a thread; noise starts halfway
     python examples/folder_stream.py --frames FOLDER --source CLEAN --model timm:vit_base_patch16_224
 
 Any program may fill the folder, such as `ffmpeg -i rtsp://camera -vf fps=5 FOLDER/%06d.jpg`. A frame in a folder with the
-name of a class counts as labelled. Ctrl-C ends it; --save keeps what was learned.
+name of a class is labelled. Ctrl-C ends the program; --save writes the adapted parameters.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import setting
+import common
 import torch
 from PIL import Image
 
@@ -26,85 +26,86 @@ from navia.errors import InputError
 
 
 def main() -> None:
-    parser = setting.arguments(__doc__)
-    parser.add_argument("--frames", type=Path, help="folder that is being filled; without it a camera is played")
-    parser.add_argument("--rate", type=float, default=60.0, help="frames per second of the played camera")
-    parser.add_argument("--idle", type=float, default=3.0, help="stop when no frame came for so many seconds")
+    parser = common.arguments(__doc__)
+    parser.add_argument("--frames", type=Path, help="folder that is being filled; by default a camera is simulated")
+    parser.add_argument("--rate", type=float, default=60.0, help="frames per second of the simulated camera")
+    parser.add_argument("--idle", type=float, default=3.0, help="stop after so many seconds without a frame")
     parser.add_argument("--wait", type=float, default=0.5, help="seconds that a frame may wait for its batch")
-    parser.add_argument("--save", type=Path, help="where to keep what was learned (.safetensors)")
+    parser.add_argument("--save", type=Path, help="file for the adapted parameters (.safetensors)")
     given = parser.parse_args()
     if given.frames:
         if not given.source:
-            parser.error("--frames needs --source, a folder of clean pictures")
-        given.images = given.source  # they say which classes there are; the folder may still be empty
-    here = setting.load(given)
-    adapter = here.adapter("navia", "tome:8")
-    watch = Watch(adapter, here.names)
+            parser.error("--frames needs --source, a folder of clean images")
+        given.images = given.source  # defines the classes: --frames may still be empty
+    setup = common.load(given)
+    adapter = setup.adapter("navia", "tome:8")
+    watcher = FrameWatcher(adapter, setup.names)
     try:
         if given.frames:
-            watch.follow(given.frames, given.batch, given.wait, given.idle)
+            watcher.follow(given.frames, given.batch_size, given.wait, given.idle)
         else:
-            with played_camera(here, given.rate) as folder:
-                watch.follow(folder, given.batch, given.wait, given.idle)
-    except KeyboardInterrupt:  # the way that a stream without end is ended
+            with simulated_camera(setup, given.rate) as folder:
+                watcher.follow(folder, given.batch_size, given.wait, given.idle)
+    except KeyboardInterrupt:  # a stream without end
         print("stopped")
-    print(watch.summary())
+    print(watcher.summary())
     if given.save and adapter.steps:
         adapter.save(given.save)
-        print(f"what was learned -> {given.save}")
+        print(f"adapted parameters -> {given.save}")
 
 
-class Watch:
-    """Answers frames as they come and keeps the running figures."""
+class FrameWatcher:
+    """Predicts frames as they arrive and counts."""
 
     def __init__(self, adapter: navia.Adapter, names: list[str]) -> None:
         self.adapter = adapter
         self.classes = {name: i for i, name in enumerate(names)}
         self.frames = self.unreadable = 0
         self.busy = 0.0
-        self.right: deque[bool] = deque(maxlen=64)  # of the last labelled frames: what it is worth now, not on average
+        self.correct: deque[bool] = deque(maxlen=64)  # of the last labelled frames
 
-    def follow(self, folder: Path, batch: int, wait: float, idle: float) -> None:
+    def follow(self, folder: Path, batch_size: int, wait: float, idle: float) -> None:
         if not folder.is_dir():
             raise SystemExit(f"no folder {str(folder)!r}")
-        for paths in watch_folder(folder, (), batch, wait=wait, idle=idle, poll=0.1, settle=0.2):
-            read = [(path, picture) for path in paths if (picture := self._read(path)) is not None]
+        for paths in arrivals(folder, (), batch_size, wait=wait, idle=idle, poll=0.1, settle=0.2):
+            read = [(path, image) for path in paths if (image := self._read(path)) is not None]
             if read:
-                self._answer([path for path, _ in read], [picture for _, picture in read])
+                self._predict([path for path, _ in read], [image for _, image in read])
 
     def summary(self) -> str:
-        pace = f"{self.frames / self.busy:.1f} frames/s" if self.busy else "no frames"
+        speed = f"{self.frames / self.busy:.1f} frames/s" if self.busy else "no frames"
         broken = f", {self.unreadable} unreadable" if self.unreadable else ""
-        return f"{self.frames} frames in {self.adapter.steps} steps, {pace} while busy{broken}"
+        return f"{self.frames} frames in {self.adapter.steps} steps, {speed} while busy{broken}"
 
     def _read(self, path: Path) -> Image.Image | None:
         try:
             return open_image(path)
-        except InputError:  # a camera may well be cut off in the middle of a frame
+        except InputError:  # a frame may be cut off
             self.unreadable += 1
             return None
 
-    def _answer(self, paths: list[Path], pictures: list[Image.Image]) -> None:
+    def _predict(self, paths: list[Path], images: list[Image.Image]) -> None:
         start = time.perf_counter()
         vit = self.adapter.source_vit
-        logits = self.adapter(vit.preprocessing.batch(pictures).to(vit.device))
+        logits = self.adapter(vit.preprocessing.batch(images).to(vit.cls_token.device))
         took = time.perf_counter() - start
         self.frames, self.busy = self.frames + len(paths), self.busy + took
         for path, label in zip(paths, logits.argmax(dim=1).tolist(), strict=True):
             if path.parent.name in self.classes:
-                self.right.append(label == self.classes[path.parent.name])
+                self.correct.append(label == self.classes[path.parent.name])
         assert self.adapter.last is not None
-        accuracy = f"  accuracy {sum(self.right) / len(self.right):.0%} of the last {len(self.right)}" if self.right else ""
-        pace = f"{len(paths) / took:.1f} frames/s"
-        print(f"frame {self.frames:5}  {pace}  entropy {self.adapter.last.entropy:.3f}{accuracy}", flush=True)
+        share = sum(self.correct) / max(1, len(self.correct))
+        accuracy = f"  accuracy {share:.0%} of the last {len(self.correct)}" if self.correct else ""
+        speed = f"{len(paths) / took:.1f} frames/s"
+        print(f"frame {self.frames:5}  {speed}  entropy {self.adapter.last.entropy:.3f}{accuracy}", flush=True)
 
 
 @contextmanager
-def played_camera(here: setting.Setting, rate: float) -> Iterator[Path]:
-    """A folder that a thread fills with labelled frames: clean ones first, the shift in the second half."""
+def simulated_camera(setup: common.Setup, rate: float) -> Iterator[Path]:
+    """A folder that a thread fills with labelled frames: clean in the first half, corrupted in the second."""
     over = threading.Event()
     with tempfile.TemporaryDirectory() as name:
-        camera = threading.Thread(target=_play, args=(here, Path(name), rate, over), daemon=True)
+        camera = threading.Thread(target=_simulate, args=(setup, Path(name), rate, over), daemon=True)
         camera.start()
         try:
             yield Path(name)
@@ -113,15 +114,15 @@ def played_camera(here: setting.Setting, rate: float) -> Iterator[Path]:
             camera.join()
 
 
-def _play(here: setting.Setting, folder: Path, rate: float, over: threading.Event) -> None:
-    domain = here.opened.domains[0]
-    total = len(domain.images)
-    order = torch.randperm(total, generator=torch.Generator().manual_seed(0))[: here.limit].tolist()
-    for number, place in enumerate(order):
-        label = domain.label(place)
-        target = folder / here.names[label] if label >= 0 else folder
+def _simulate(setup: common.Setup, folder: Path, rate: float, over: threading.Event) -> None:
+    domain = setup.opened.domains[0]
+    total = len(domain.collection)
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(0))[: setup.limit].tolist()
+    for number, index in enumerate(order):
+        label = domain.label(index)
+        target = folder / setup.names[label] if label >= 0 else folder
         target.mkdir(exist_ok=True)
-        here.picture(place, shifted=number >= len(order) // 2).save(target / f"{number:06}.png")
+        setup.image(index, shifted=number >= len(order) // 2).save(target / f"{number:06}.png")
         if over.wait(1 / rate):
             return
 

@@ -1,13 +1,12 @@
-"""A transformers image-classification pipeline that adapts to what it is asked.
+"""A transformers image-classification pipeline that adapts to its images.
 
     python examples/transformers_pipeline.py
     python examples/transformers_pipeline.py --model hf:google/vit-base-patch16-224 --images FIELD --source CLEAN
 
-The pipeline is the usual one, with its batch_size and top_k; only the model behind it is an adapter. It takes timm and
-torchvision models as well.
+The pipeline is the usual one, with batch_size and top_k; its model is an adapter. timm and torchvision models work too.
 """
 
-import setting
+import common
 
 import navia
 
@@ -16,21 +15,21 @@ SHOWN = 5
 
 
 def main() -> None:
-    here = setting.load(setting.arguments(__doc__).parse_args())
-    adapter = here.adapter("navia", "tome:8")
-    classifier = navia.pipeline(adapter, batch_size=here.batch, top_k=TOP)
-    pictures = here.opened.domains[0]
-    count = min(here.limit, len(pictures.images))
-    right = seen = 0
-    for place, answers in enumerate(classifier(here.picture(i) for i in range(count))):
-        truth = pictures.label(place)
-        if truth >= 0:
+    setup = common.load(common.arguments(__doc__).parse_args())
+    adapter = setup.adapter("navia", "tome:8")
+    classifier = navia.pipeline(adapter, batch_size=setup.batch_size, top_k=TOP)
+    domain = setup.opened.domains[0]
+    count = min(setup.limit, len(domain.collection))
+    correct = seen = 0
+    for index, predictions in enumerate(classifier(setup.image(i) for i in range(count))):
+        label = domain.label(index)
+        if label >= 0:
             seen += 1
-            right += answers[0]["label"] == here.names[truth]
-        if place < SHOWN:
-            told = ", ".join(f"{answer['label']} {answer['score']:.0%}" for answer in answers)
-            print(f"{pictures.images.name(place)}: {told}")
-    print(f"{count} pictures, {adapter.steps} steps" + (f", top-1 {right / seen:.1%}" if seen else ""))
+            correct += predictions[0]["label"] == setup.names[label]
+        if index < SHOWN:
+            text = ", ".join(f"{entry['label']} {entry['score']:.0%}" for entry in predictions)
+            print(f"{domain.collection.name(index)}: {text}")
+    print(f"{count} images, {adapter.steps} steps" + (f", top-1 {correct / seen:.1%}" if seen else ""))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tests.paused import PATIENCE
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SMALL = ("--limit", "32", "--batch", "16")
+SMALL = ("--limit", "32", "--batch-size", "16")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
 
 
@@ -32,10 +32,10 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
 def test_ten_lines(tmp_path: Path) -> None:
     lines = run("ten_lines.py", *SMALL, cwd=tmp_path).splitlines()
     assert len(lines) == 2
-    found = re.fullmatch(r"step   2  entropy (\d\.\d+)  right (\d+) of 32  \(frozen model: (\d+)\)", lines[-1])
+    found = re.fullmatch(r"step   2  entropy (\d\.\d+)  correct (\d+) of 32  \(source model (\d+)\)", lines[-1])
     assert found, lines
     assert int(found[2]) > 3  # far above one in ten
-    body = (EXAMPLES / "ten_lines.py").read_text().partition("here = ")[2].splitlines()[2:]
+    body = (EXAMPLES / "ten_lines.py").read_text().partition("setup = ")[2].splitlines()[2:]
     assert len(body) == 10
 
 
@@ -43,7 +43,7 @@ def test_transformers_pipeline(tmp_path: Path) -> None:
     lines = run("transformers_pipeline.py", *SMALL, cwd=tmp_path).splitlines()
     assert len(lines) == 6
     assert all(re.fullmatch(r"test/\d{5}: ([\w -]+ \d+%(, )?){3}", line) for line in lines[:5]), lines
-    assert re.fullmatch(r"32 pictures, 2 steps, top-1 \d+\.\d%", lines[-1])
+    assert re.fullmatch(r"32 images, 2 steps, top-1 \d+\.\d%", lines[-1])
 
 
 def test_compare_methods_on_a_folder_of_ones_own(clothes_by_class: Path, clothes: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_folder_stream_follows_a_growing_folder_until_ctrl_c(clothes: Path, tmp_
     frames = tmp_path / "frames"
     frames.mkdir()
     command = [sys.executable, str(EXAMPLES / "folder_stream.py"), "--frames", str(frames), "--source", str(clothes)]
-    options = ["--batch", "8", "--idle", "600"]
+    options = ["--batch-size", "8", "--idle", "600"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([*command, *options], env=ENVIRONMENT, **pipes)  # type: ignore[call-overload]
     for number, picture in enumerate(sorted(clothes.iterdir())[:8]):

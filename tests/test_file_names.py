@@ -67,8 +67,8 @@ def test_run_writes_the_bytes_of_the_name_and_goes_on(flat: Path, tmp_path: Path
     assert paths == [b"caf\xe9 %02d.png" % i for i in range(16) if i != 5]
     with out.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         assert all((flat / row["path"]).is_file() for row in csv.DictReader(file))
-    told = json.loads(invoke(*arguments, "--json", catch=False).stdout)
-    assert [name for name, _ in told["unreadable"]] == [f"{CAFE} 05.png"]
+    found = json.loads(invoke(*arguments, "--json", catch=False).stdout)
+    assert [name for name, _ in found["unreadable"]] == [f"{CAFE} 05.png"]
     assert saved.is_file()
 
 

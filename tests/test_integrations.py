@@ -16,7 +16,7 @@ from tests.families import MODELS, THREE, build, images_for
 pytestmark = pytest.mark.slow
 
 
-def answers_of(model: Callable[..., object], images: Tensor) -> Tensor:
+def logits_of(model: Callable[..., object], images: Tensor) -> Tensor:
     """Logits of a library's own module."""
     with torch.no_grad():
         out = model(images)
@@ -28,18 +28,18 @@ def answers_of(model: Callable[..., object], images: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("method", ["tent", "cotta"])
 @pytest.mark.parametrize("family", THREE)
-def test_the_model_is_the_librarys_own_module_with_the_weights_that_answer(family: str, method: str) -> None:
+def test_the_model_is_the_librarys_own_module_with_the_weights_that_predict(family: str, method: str) -> None:
     vit = build(family)
     images = images_for(vit, 6)
-    before = answers_of(vit.model, images)
-    adapter = navia.adapt(vit, method, lr=0.05, **({"ema_decay": 0.5} if method == "cotta" else {}))
+    before = logits_of(vit.model, images)
+    adapter = navia.adapt(vit, method, lr=0.05, **({"average": 0.5} if method == "cotta" else {}))
     for _ in range(3):
         adapter(images)
     assert type(adapter.model) is type(vit.model)
-    torch.testing.assert_close(answers_of(adapter.model, images), adapter.predict(images), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(adapter.model, images), adapter.predict(images), rtol=1e-4, atol=1e-4)
     assert adapter.drift > 0
-    assert not torch.allclose(answers_of(adapter.model, images), before, atol=1e-3)
-    assert torch.equal(answers_of(vit.model, images), before)  # the user's model is as it was
+    assert not torch.allclose(logits_of(adapter.model, images), before, atol=1e-3)
+    assert torch.equal(logits_of(vit.model, images), before)  # the user's model is as it was
 
 
 def test_its_weights_load_into_a_fresh_model_of_the_library() -> None:
@@ -49,7 +49,7 @@ def test_its_weights_load_into_a_fresh_model_of_the_library() -> None:
     adapter(images)
     fresh: nn.Module = MODELS["timm plain"]().eval()
     fresh.load_state_dict(adapter.model.state_dict())
-    torch.testing.assert_close(answers_of(fresh, images), adapter.predict(images), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(fresh, images), adapter.predict(images), rtol=1e-4, atol=1e-4)
 
 
 def test_it_moves_with_the_steps_and_a_copy_does_not() -> None:
@@ -57,10 +57,10 @@ def test_it_moves_with_the_steps_and_a_copy_does_not() -> None:
     adapter = navia.adapt(vit, "tent", lr=0.05)
     kept, images = copy.deepcopy(adapter.model), images_for(vit, 6)
     adapter(images)
-    assert torch.equal(answers_of(kept, images), answers_of(vit.model, images))
-    assert not torch.equal(answers_of(adapter.model, images), answers_of(kept, images))
+    assert torch.equal(logits_of(kept, images), logits_of(vit.model, images))
+    assert not torch.equal(logits_of(adapter.model, images), logits_of(kept, images))
     adapter.reset()
-    assert torch.equal(answers_of(adapter.model, images), answers_of(kept, images))
+    assert torch.equal(logits_of(adapter.model, images), logits_of(kept, images))
 
 
 def test_what_navia_adds_beside_the_weights_is_no_part_of_it() -> None:
@@ -71,7 +71,7 @@ def test_what_navia_adds_beside_the_weights_is_no_part_of_it() -> None:
     adapter = navia.adapt(vit, "navia", "tome:2", source, eta_delta_l=0.5)
     for seed in range(3):
         adapter(images_for(vit, 16, seed) * 2)
-    assert not torch.allclose(answers_of(adapter.model, images), adapter.predict(images), atol=1e-3)
+    assert not torch.allclose(logits_of(adapter.model, images), adapter.predict(images), atol=1e-3)
     assert adapter.model.state_dict().keys() == vit.model.state_dict().keys()
 
 
@@ -107,11 +107,11 @@ def test_a_lightning_predict_step_adapts_as_the_plain_loop_does(
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False
     )
-    told = trainer.predict(module, loader)
+    predicted = trainer.predict(module, loader)
     plain = navia.adapt(vit, "navia", "tome:8", source)
     assert module.adapter.steps == 3
-    for answer, (images, _) in zip(told, loader, strict=True):
-        assert torch.equal(answer, plain(images))
+    for logits, (images, _) in zip(predicted, loader, strict=True):
+        assert torch.equal(logits, plain(images))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -1,4 +1,4 @@
-"""Own methods and reducers from files, modules and installed packages: on the command line, in specs and on Ray."""
+"""Third-party methods and reducers from files, modules and installed packages: on the command line, in specs and on Ray."""
 
 import inspect
 import json
@@ -20,7 +20,7 @@ from navia.cli.main import app
 from navia.errors import SpecError
 from navia.methods.base import METHODS
 from navia.reduction import REDUCERS
-from navia.registry import load_plugin
+from navia.registry import Registry, load_plugin
 from tests.test_cli import invoke
 
 pytestmark = pytest.mark.slow
@@ -104,14 +104,14 @@ def test_the_command_line_loads_a_file(own: Path) -> None:
     assert "sharper" not in METHODS.names()
     result = invoke("methods", "--import", str(own), "--json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.output)
-    assert told["methods"]["sharper"]["weight"] == 2.0
-    assert "same" in told["reducers"]
-    result = invoke("cost", "-m", "embedded", "--method", "sharper", "-r", "same:8", "--import", str(own), "--json")
+    found = json.loads(result.output)
+    assert found["methods"]["sharper"]["weight"] == 2.0
+    assert "same" in found["reducers"]
+    result = invoke("cost", "embedded", "--method", "sharper", "-r", "same:8", "--import", str(own), "--json")
     assert json.loads(result.output)[0]["reduce"] == "same:8"
 
 
-def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no plugin 'nowhere\.py'"):
         load_plugin("nowhere.py")
     with pytest.raises(SpecError, match=r"cannot load plugin 'nowhere'.*a file ends with \.py"):
@@ -147,7 +147,7 @@ def test_a_spec_may_name_a_module_and_a_file_in_the_working_directory(own: Path,
 
 
 def test_installed_packages_are_found_by_their_entry_points(own: Path) -> None:
-    """One that cannot be loaded is told of, and the others work."""
+    """One that cannot be loaded is reported, and the others work."""
     info = own.parent / "sharper-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sharper\nVersion: 1.0\n")
@@ -155,9 +155,9 @@ def test_installed_packages_are_found_by_their_entry_points(own: Path) -> None:
     path = os.pathsep.join([str(own.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "navia.cli", "methods", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
-    told = json.loads(ended.stdout)
-    assert "sharper" in told["methods"]
-    assert "same" in told["reducers"]
+    found = json.loads(ended.stdout)
+    assert "sharper" in found["methods"]
+    assert "same" in found["reducers"]
     assert "cannot load plugin broken = not_there" in ended.stderr
 
 
@@ -189,4 +189,15 @@ def test_workers_of_a_cluster_know_own_methods(own: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "only_here", local)
     exec(OWN.replace("sharper", "local").replace('"same"', '"local"'), vars(local))
     with pytest.raises(FailedCellsError, match="cannot load the method 'local' on a worker"):
-        list(run_grid(parse_spec(SPEC.replace("sharper", "local"), "a"), Store(own.parent / "local"), ray_executor()))
+        list(run_grid(parse_spec(SPEC.replace("sharper", "local"), "a"), Store(own.parent / "local"), ray_engine()))
+
+
+def test_a_registry_without_a_package_knows_what_is_registered_by_hand() -> None:
+    families: Registry[type] = Registry("model family")
+    families.register("int")(int)
+    with pytest.warns(UserWarning, match="model family 'int' is replaced"):
+        families.register("int")(bool)
+    assert families.names() == ["int"]
+    assert families.get("int") is bool
+    with pytest.raises(SpecError, match="unknown model family 'ints'; known: int; did you mean 'int'"):
+        families.get("ints")

@@ -52,15 +52,13 @@ def test_json_has_the_parity_and_the_metadata(tmp_path: Path) -> None:
     numbers = tmp_path / "classes.txt"
     numbers.write_text("1\n2\n")
     out = tmp_path / "model.safetensors"
-    done = invoke(
-        "-m", "embedded", "-r", "evit:8", "-f", "checkpoint", "--out", str(out), "--classes", str(numbers), "--json"
-    )
-    told = json.loads(done.stdout)
-    assert told["out"] == str(out)
-    assert told["parity"]["difference"] < 1e-5
-    assert set(told["parity"]["differences"]) == {"1", "7", "8"}
-    assert told["metadata"]["labels"] == ["trouser", "pullover"]
-    assert told["metadata"]["preprocessing"]["size"] == [28, 28]
+    done = invoke("embedded", "-r", "evit:8", "-f", "checkpoint", "--out", str(out), "--classes", str(numbers), "--json")
+    found = json.loads(done.stdout)
+    assert found["out"] == str(out)
+    assert found["parity"]["difference"] < 1e-5
+    assert set(found["parity"]["differences"]) == {"1", "7", "8"}
+    assert found["metadata"]["labels"] == ["trouser", "pullover"]
+    assert found["metadata"]["preprocessing"]["size"] == [28, 28]
 
 
 @pytest.mark.parametrize(
