@@ -38,7 +38,7 @@ PROGRAM = "import typer; from navia.cli.corrupt import corrupt; typer.run(corrup
 WAIT = 120.0  # seconds; far more than needed, for busy machines
 
 
-def picture(seed: int, height: int = 70, width: int = 90) -> Image.Image:
+def make_image(seed: int, height: int = 70, width: int = 90) -> Image.Image:
     """Smooth colours, so that a resize or a shifted crop shows."""
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
@@ -48,7 +48,7 @@ def fill(folder: Path, count: int = 4) -> Path:
     for i in range(count):
         path = folder / f"n{i % 2:02}" / f"image {i:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture(i).save(path)
+        make_image(i).save(path)
     return folder
 
 
@@ -136,7 +136,7 @@ def test_layout_and_names(source: Path, tmp_path: Path) -> None:
 
 def test_a_folder_without_classes(tmp_path: Path) -> None:
     (tmp_path / "flat").mkdir()
-    picture(0).save(tmp_path / "flat" / "a.b.webp")
+    make_image(0).save(tmp_path / "flat" / "a.b.webp")
     copy(tmp_path / "flat", tmp_path / "out", corruptions=["fog"], severities=[3])
     assert set(files(tmp_path / "out")) == {"fog/3/a.b.JPEG", "navia-corrupt.json"}
 
@@ -181,7 +181,7 @@ def test_as_is_keeps_the_size(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["L", "1", "LA"])
 def test_grey_stays_grey(tmp_path: Path, mode: str) -> None:
     (tmp_path / "grey").mkdir()
-    picture(3).convert(mode).save(tmp_path / "grey" / "a.png")
+    make_image(3).convert(mode).save(tmp_path / "grey" / "a.png")
     copy(tmp_path / "grey", tmp_path / "out", severities=[4])
     grey = Preprocessing((48, 48), (0.5,), (0.5,), 56, "bilinear")
     for corruption in NOISE:
@@ -196,7 +196,7 @@ def test_grey_stays_grey(tmp_path: Path, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["P", "RGBA", "CMYK"])
 def test_all_else_becomes_rgb(tmp_path: Path, mode: str) -> None:
     (tmp_path / "other").mkdir()
-    picture(3).convert(mode).save(tmp_path / "other" / "a.tif")
+    make_image(3).convert(mode).save(tmp_path / "other" / "a.tif")
     copy(tmp_path / "other", tmp_path / "out", corruptions=["fog"], severities=[4])
     with Image.open(tmp_path / "out" / "fog" / "4" / "a.JPEG") as written:
         assert written.mode == "RGB"
@@ -360,8 +360,8 @@ def test_sources_and_targets_that_are_none_are_refused(source: Path, tmp_path: P
     assert files(tmp_path / "full") == {"thesis.tex": b"important"}
 
 
-def test_pictures_that_would_share_a_file_are_named(source: Path, tmp_path: Path) -> None:
-    picture(9).save(source / "n00" / "image 02.bmp")
+def test_images_that_would_share_a_file_are_named(source: Path, tmp_path: Path) -> None:
+    make_image(9).save(source / "n00" / "image 02.bmp")
     with pytest.raises(
         InputError, match=r"'n00/image 02\.bmp' and 'n00/image 02\.png' would both become 'n00/image 02\.JPEG'"
     ):
@@ -395,7 +395,7 @@ def test_numbers_that_are_none_are_refused(source: Path, tmp_path: Path, options
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_unreadable_picture_is_named_or_left_out(source: Path, tmp_path: Path, workers: int) -> None:
+def test_an_unreadable_image_is_named_or_left_out(source: Path, tmp_path: Path, workers: int) -> None:
     out = tmp_path / "out"
     good = (source / "n00" / "image 02.png").read_bytes()
     (source / "n00" / "image 02.png").write_bytes(good[: len(good) // 2])
@@ -413,8 +413,8 @@ def test_an_unreadable_picture_is_named_or_left_out(source: Path, tmp_path: Path
     assert files(out) == files(tmp_path / "whole")
 
 
-def test_a_picture_too_small_to_corrupt_is_named(source: Path, tmp_path: Path) -> None:
-    picture(0, 20, 90).save(source / "n00" / "image 00.png")
+def test_a_image_too_small_to_corrupt_is_named(source: Path, tmp_path: Path) -> None:
+    make_image(0, 20, 90).save(source / "n00" / "image 00.png")
     with pytest.raises(InputError, match=r"n00/image 00\.png: image must be at least 28 px"):
         copy(source, tmp_path / "out", as_is=True)
 
@@ -442,7 +442,7 @@ NO_ROOM = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 120
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_stops_the_run_and_more_room_goes_on(source: Path, tmp_path: Path, workers: int) -> None:
-    """Room for files of 1200 bytes only: blurred pictures fit, noisy ones do not."""
+    """Room for files of 1200 bytes only: blurred images fit, noisy ones do not."""
     out = tmp_path / "out"
     chosen = ("--corruption", "defocus_blur", "--corruption", "gaussian_noise", "--severity", 5, "--limit", 1)
     arguments = (source, out, *chosen, *SMALL)
@@ -485,7 +485,7 @@ class Running:
     def give_images(self) -> None:
         for pipe in self.pipes:
             os.set_blocking(pipe, True)
-            os.write(pipe, as_png(picture(12)))
+            os.write(pipe, as_png(make_image(12)))
             os.close(pipe)
         self.pipes.clear()
 
@@ -534,7 +534,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(running: Running, tmp_path: Path
     assert sum(name.endswith(".JPEG") for name in before) == 30
     for name in HELD:
         (tmp_path / "some" / "n00" / name).unlink()
-        picture(12).save(tmp_path / "some" / "n00" / name)
+        make_image(12).save(tmp_path / "some" / "n00" / name)
     again = start(*running.arguments, "--json")
     output, problems = again.communicate(timeout=WAIT)
     assert again.returncode == 0, problems
@@ -637,7 +637,7 @@ def test_extra_adds_the_four(source: Path, tmp_path: Path) -> None:
 
 
 def test_json_lists_what_was_left_out(source: Path, tmp_path: Path) -> None:
-    (source / "n01" / "image 03.png").write_text("no picture")
+    (source / "n01" / "image 03.png").write_text("no image")
     arguments = (source, tmp_path / "out", *SMALL, "--corruption", "fog", "--severity", 1, "--skip-unreadable")
     result = invoke(*arguments, "--json")
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""Folders of pictures: order, labels, decoding, and what is refused by the file's name."""
+"""Folders of images: order, labels, decoding, and what is refused by the file's name."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def put(path: Path, level: int = 0, size: tuple[int, int] = (6, 4)) -> Path:
 def test_class_folders_give_labels_in_sorted_order(tmp_path: Path) -> None:
     for name in ("n02/b.png", "n02/a.PNG", "n01/c.png", "n10/d.webp"):
         put(tmp_path / name)
-    (tmp_path / "n01" / "notes.txt").write_text("not a picture")
+    (tmp_path / "n01" / "notes.txt").write_text("not a image")
     (tmp_path / "empty").mkdir()
     folder = scan(tmp_path)
     assert folder.class_names == ("n01", "n02", "n10")
@@ -56,7 +56,7 @@ def test_folders_that_are_none_are_refused(tmp_path: Path) -> None:
         scan(tmp_path)
 
 
-def test_pictures_come_upright(tmp_path: Path) -> None:
+def test_images_come_upright(tmp_path: Path) -> None:
     """A photograph whose file says that the camera was turned."""
     image = Image.new("RGB", (20, 10))
     image.paste((255, 255, 255), (0, 0, 10, 10))
@@ -69,8 +69,8 @@ def test_pictures_come_upright(tmp_path: Path) -> None:
     assert np.asarray(opened)[10:].mean() < 5
 
 
-def test_files_that_are_no_pictures_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "text.png").write_text("no picture")
+def test_files_that_are_no_images_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no image")
     whole = put(tmp_path / "whole.png", size=(200, 200)).read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
     for name, complaint in (
@@ -82,12 +82,12 @@ def test_files_that_are_no_pictures_are_refused_by_name(tmp_path: Path) -> None:
             open_image(tmp_path / name)
 
 
-def test_a_picture_that_cannot_be_used_is_named_once(tmp_path: Path) -> None:
+def test_a_image_that_cannot_be_used_is_named_once(tmp_path: Path) -> None:
     put(tmp_path / "fine.png")
     put(tmp_path / "small.png", size=(3, 3))
-    (tmp_path / "text.png").write_text("no picture")
-    pictures = Domain("clean", scan(tmp_path))
+    (tmp_path / "text.png").write_text("no image")
+    images = Domain("clean", scan(tmp_path))
     with pytest.raises(InputError, match=r"^small\.png: image of 3x3 px is smaller than the crop of 6x4 px"):
-        pictures.tensors([0, 1], PLAIN)
+        images.tensors([0, 1], PLAIN)
     with pytest.raises(InputError, match=r"^cannot read image '[^']*text\.png': unknown image format$"):
-        pictures.tensors([2], PLAIN)
+        images.tensors([2], PLAIN)

@@ -23,7 +23,7 @@ R = [WNIDS[i] for i in imagenet.r_classes()]
 A = [WNIDS[i] for i in imagenet.a_classes()]
 
 
-def picture(level: int = 0, size: tuple[int, int] = (32, 32)) -> bytes:
+def make_image(level: int = 0, size: tuple[int, int] = (32, 32)) -> bytes:
     out = BytesIO()
     Image.new("RGB", size, (level,) * 3).save(out, "PNG")
     return out.getvalue()
@@ -31,13 +31,13 @@ def picture(level: int = 0, size: tuple[int, int] = (32, 32)) -> bytes:
 
 def put(path: Path, content: bytes | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(picture() if content is None else content)
+    path.write_bytes(make_image() if content is None else content)
     return path
 
 
 def fill(root: Path, folders: Iterable[str | int]) -> Path:
     """One image in each folder."""
-    content = picture()
+    content = make_image()
     for folder in folders:
         put(root / str(folder) / "a.png", content)
     return root
@@ -210,9 +210,9 @@ def test_several_levels_too_high(tmp_path: Path) -> None:
 def test_class_folders_that_wrap_their_images(tmp_path: Path) -> None:
     """As the training set of Tiny ImageNet: wnid/images/*."""
     fill(tmp_path / "tiny", [f"{wnid}/images" for wnid in WNIDS[:3]])
-    fill(tmp_path / "own", ["cat/pictures", "dog/pictures"])
+    fill(tmp_path / "own", ["cat/images", "dog/images"])
     assert f"one folder too deep ({WNIDS[0]}/images/...)" in refusal(tmp_path / "tiny")
-    assert "one folder too deep (cat/pictures/...)" in refusal(tmp_path / "own")
+    assert "one folder too deep (cat/images/...)" in refusal(tmp_path / "own")
 
 
 def test_imagenet_c_without_its_severities(tmp_path: Path) -> None:
@@ -286,13 +286,13 @@ def test_unmatched_folders_are_told_with_numbers_examples_and_a_remedy() -> None
 def test_labelled_folder_is_a_collection(tmp_path: Path) -> None:
     """Twelve numbers, sorted as numbers and not as text."""
     for number in range(12):
-        put(tmp_path / str(number) / "a.png", picture(level=number * 20))
-    collection: ImageSource = open_domains(tmp_path, 12).domains[0].images
-    assert list(collection.labels or ()) == list(range(12))
-    assert len(collection) == 12
+        put(tmp_path / str(number) / "a.png", make_image(level=number * 20))
+    images: ImageSource = open_domains(tmp_path, 12).domains[0].images
+    assert list(images.labels or ()) == list(range(12))
+    assert len(images) == 12
     for position in range(12):
-        assert collection.name(position) == f"{position}/a.png"
-        assert np.asarray(collection.read(position)).max() == position * 20
+        assert images.name(position) == f"{position}/a.png"
+        assert np.asarray(images.read(position)).max() == position * 20
 
 
 def test_labels_go_through_the_classes(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_labels_go_through_the_classes(tmp_path: Path) -> None:
 def test_real_folder(imagenet: Path) -> None:
     layout = detect_layout(imagenet)
     assert layout.kind == "imagenet"
-    pictures = open_domains(imagenet, 1000).domains[0].images
-    assert pictures.labels is not None
-    for position in (0, len(pictures) // 2, len(pictures) - 1):
-        assert WNIDS[pictures.labels[position]] == pictures.name(position).split("/")[0]
+    images = open_domains(imagenet, 1000).domains[0].images
+    assert images.labels is not None
+    for position in (0, len(images) // 2, len(images) - 1):
+        assert WNIDS[images.labels[position]] == images.name(position).split("/")[0]

@@ -22,7 +22,7 @@ PLAIN = Preprocessing((32, 32), (0.0,) * 3, (1.0,) * 3)
 
 
 def pixels(count: int, prefix: str = "image") -> ArrayImages:
-    """Pictures that can be told apart by their brightness."""
+    """Images that can be told apart by their brightness."""
     levels = np.arange(count, dtype=np.uint8)[:, None, None, None]
     return ArrayImages(np.broadcast_to(levels, (count, 32, 32, 3)).copy(), [i % 3 for i in range(count)], prefix)
 
@@ -33,7 +33,7 @@ def domains(*counts: int) -> list[Domain]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Twelve pictures, 00.png to 11.png."""
+    """Twelve images, 00.png to 11.png."""
     for i in range(12):
         Image.new("RGB", (32, 32), (i,) * 3).save(tmp_path / f"{i:02}.png")
     return tmp_path
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 def spoil(folder: Path, *numbers: int) -> None:
     for number in numbers:
-        (folder / f"{number:02}.png").write_text("no picture")
+        (folder / f"{number:02}.png").write_text("no image")
 
 
 def same(first: list[Batch], second: list[Batch]) -> bool:
@@ -64,8 +64,8 @@ def test_batches_follow_the_stream() -> None:
     assert [batch.number for batch in batches] == [0, 1, 2, 3, 4]
     assert [set(batch.domains) for batch in batches] == [{"domain 0"}] * 3 + [{"domain 1"}] * 2
     assert [batch.reset for batch in batches] == [True, False, False, True, False]
-    shots = [(int(domain), int(position)) for segment in stream.segments for domain, position in segment.indices]
-    assert names(batches) == [f"d{domain}/{position:05}" for domain, position in shots]
+    indices = [(int(domain), int(position)) for segment in stream.segments for domain, position in segment.indices]
+    assert names(batches) == [f"d{domain}/{position:05}" for domain, position in indices]
     for batch in batches:
         positions = [int(name[-5:]) for name in batch.names]
         assert batch.images.shape == (len(positions), 3, 32, 32)
@@ -81,7 +81,7 @@ def test_the_same_batches_whatever_the_workers(kind: str) -> None:
     assert len(names(alone)) == len(set(names(alone))) == 13
 
 
-def test_a_mixed_batch_says_where_each_picture_is_from() -> None:
+def test_a_mixed_batch_says_where_each_image_is_from() -> None:
     batches = list(Loader(make_stream(domains(20, 20), "mixed", seed=0), PLAIN, 10))
     assert [batch.reset for batch in batches] == [True, False, False, False]
     for batch in batches:
@@ -162,7 +162,7 @@ def test_numbers_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_unreadable_picture_is_fatal_by_name(folder: Path, workers: int) -> None:
+def test_an_unreadable_image_is_fatal_by_name(folder: Path, workers: int) -> None:
     spoil(folder, 5)
     answers = iter(Loader(make_stream([Domain("all", scan(folder))], seed=None), PLAIN, 4, workers))
     assert next(answers).names == ("00.png", "01.png", "02.png", "03.png")
@@ -171,7 +171,7 @@ def test_an_unreadable_picture_is_fatal_by_name(folder: Path, workers: int) -> N
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_unreadable_pictures_can_be_skipped(folder: Path, workers: int) -> None:
+def test_unreadable_images_can_be_skipped(folder: Path, workers: int) -> None:
     spoil(folder, 5, 8, 9, 10, 11)
     loader = Loader(make_stream([Domain("all", scan(folder))], seed=None), PLAIN, 4, workers, skip_unreadable=True)
     batches = list(loader)
@@ -186,7 +186,7 @@ def test_unreadable_pictures_can_be_skipped(folder: Path, workers: int) -> None:
     assert len(loader.unreadable) == 5  # listed anew, not twice
 
 
-def test_a_picture_smaller_than_the_crop_is_named(folder: Path) -> None:
+def test_a_image_smaller_than_the_crop_is_named(folder: Path) -> None:
     Image.new("RGB", (8, 9)).save(folder / "03.png")
     stream = make_stream([Domain("all", scan(folder))], seed=None)
     with pytest.raises(InputError, match=r"03\.png: image of 8x9 px is smaller than the crop"):
@@ -196,7 +196,7 @@ def test_a_picture_smaller_than_the_crop_is_named(folder: Path) -> None:
     assert loader.unreadable[0][0] == "03.png"
 
 
-def test_a_stretch_whose_first_batch_is_lost_resets_at_the_next_one(folder: Path) -> None:
+def test_a_segment_whose_first_batch_is_lost_resets_at_the_next_one(folder: Path) -> None:
     spoil(folder, 0, 1, 2)
     collection = scan(folder)
     stream = make_stream([Domain("first", pixels(3)), Domain("second", collection)], seed=None)
@@ -205,7 +205,7 @@ def test_a_stretch_whose_first_batch_is_lost_resets_at_the_next_one(folder: Path
     assert [batch.reset for batch in batches] == [True, True, False, False]
 
 
-def test_a_reset_is_not_lost_with_its_whole_stretch(folder: Path) -> None:
+def test_a_reset_is_not_lost_with_its_whole_segment(folder: Path) -> None:
     """The only reset of a continual stream belongs to its first segment, of which nothing can be read here."""
     spoil(folder, *range(12))
     stream = make_stream([Domain("first", scan(folder)), Domain("second", pixels(4))], "continual", seed=None)
@@ -213,7 +213,7 @@ def test_a_reset_is_not_lost_with_its_whole_stretch(folder: Path) -> None:
     assert [(set(batch.domains), batch.reset) for batch in batches] == [({"second"}, True), ({"second"}, False)]
 
 
-def test_a_stretch_that_ends_unreadable_does_not_reset_twice(folder: Path) -> None:
+def test_a_segment_that_ends_unreadable_does_not_reset_twice(folder: Path) -> None:
     spoil(folder, 9, 10, 11)
     stream = make_stream([Domain("all", scan(folder)), Domain("second", pixels(3))], "continual", seed=None)
     batches = list(Loader(stream, PLAIN, 3, skip_unreadable=True))
@@ -227,7 +227,7 @@ def test_a_stream_of_nothing_readable_is_empty(folder: Path) -> None:
     assert len(loader.unreadable) == 12
 
 
-def test_an_empty_stretch_is_passed_over() -> None:
+def test_an_empty_segment_is_passed_over() -> None:
     nothing = Segment("nothing", np.empty((0, 2), dtype=int))
     stream = make_stream(domains(2))
     padded = Stream(stream.domains, (nothing, *stream.segments, nothing))
@@ -270,7 +270,7 @@ print([len(batch.names) for batch in Loader(stream, Preprocessing((32, 32), (0.0
 
 
 def test_large_batches_from_workers_do_not_use_up_the_open_files() -> None:
-    """A tensor from another process holds a file open. One per picture, instead of one per batch, is too many."""
+    """A tensor from another process holds a file open. One per image, instead of one per batch, is too many."""
     command = [sys.executable, "-c", FEW_OPEN_FILES]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert answer.stdout == "[250, 250, 100]\n", answer.stderr
@@ -290,7 +290,7 @@ def write_huge(path: Path, side: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("side", [30_000, 11_000])  # Pillow itself refuses the first and warns of the second
-def test_huge_pictures_are_refused_at_once(tmp_path: Path, side: int) -> None:
+def test_huge_images_are_refused_at_once(tmp_path: Path, side: int) -> None:
     write_huge(tmp_path / "huge.png", side)
     Image.new("RGB", (32, 32)).save(tmp_path / "small.png")
     with pytest.raises(InputError, match=r"huge\.png' is too large|huge\.png': Image size .* exceeds limit"):
@@ -301,7 +301,7 @@ def test_huge_pictures_are_refused_at_once(tmp_path: Path, side: int) -> None:
 
 
 class TestDatasets:
-    """Pictures from a Hugging Face data set."""
+    """Images from a Hugging Face data set."""
 
     @staticmethod
     def dataset(tmp_path: Path, **columns: list[Any]) -> Any:
@@ -348,9 +348,9 @@ class TestDatasets:
         with pytest.raises(InputError, match=r"0000000: column 'text' of the dataset holds str, not images"):
             list(Loader(make_stream([Domain("all", collection)], seed=None), PLAIN, 4))
 
-    def test_unreadable_pictures_are_named_or_skipped(self, tmp_path: Path) -> None:
+    def test_unreadable_images_are_named_or_skipped(self, tmp_path: Path) -> None:
         made = self.dataset(tmp_path, label=[0, 1, 2, 3])
-        (tmp_path / "1.png").write_text("no picture")
+        (tmp_path / "1.png").write_text("no image")
         write_huge(tmp_path / "2.png", 30_000)
         stream = make_stream([Domain("all", DatasetImages(made))], seed=None)
         with pytest.raises(InputError, match="cannot read image 1 of the dataset"):

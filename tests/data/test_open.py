@@ -69,8 +69,8 @@ class TestDatasets:
         tmp_path: Path, labels: list[int], names: list[str] | None, model: list[str], count: int | None = None
     ) -> Any:
         datasets = pytest.importorskip("datasets")
-        fill(tmp_path, "pictures", count=len(labels))
-        paths = sorted(map(str, (tmp_path / "pictures").iterdir()))
+        fill(tmp_path, "images", count=len(labels))
+        paths = sorted(map(str, (tmp_path / "images").iterdir()))
         made = datasets.Dataset.from_dict({"image": paths, "label": labels}).cast_column("image", datasets.Image())
         if names is not None:
             made = made.cast_column("label", datasets.ClassLabel(names=names))

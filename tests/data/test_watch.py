@@ -1,4 +1,4 @@
-"""Pictures that arrive while somebody looks."""
+"""Images that arrive while somebody looks."""
 
 import os
 import time
@@ -19,7 +19,7 @@ def put(folder: Path, name: str, age: float = 10.0) -> None:
 def test_full_batches_leave_at_once_and_the_rest_after_its_wait(tmp_path: Path) -> None:
     for i in range(5):
         put(tmp_path, f"{i}.png", age=10 - i)
-    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("no image")
     found = list(watch_folder(tmp_path, [], 2, wait=0.2, idle=0.3, poll=0.02))
     assert [[path.name for path in batch] for batch in found] == [["0.png", "1.png"], ["2.png", "3.png"], ["4.png"]]
 
