@@ -48,11 +48,11 @@ class Setup:
     def image(self, index: int, shifted: bool = True) -> Image.Image:
         """An image with the corruption, before the model's preprocessing."""
         domain = self.opened.domains[0]
-        raw = domain.collection.read(index)
+        raw = domain.images.read(index)
         if domain.corruption is None or not shifted:
             return raw
         pixels = np.asarray(raw if raw.mode == "L" else raw.convert("RGB"))
-        seed = seed_of(domain.collection.name(index), domain.corruption, domain.severity)
+        seed = corruption_seed(domain.images.name(index), domain.corruption, domain.severity)
         return Image.fromarray(corrupt(pixels, domain.corruption, domain.severity, seed=seed))
 
     def stream(self) -> Iterator[Batch]:
@@ -83,5 +83,5 @@ def load(given: argparse.Namespace) -> Setup:
     if given.source:
         return Setup(vit, given.source, opened, given.limit, given.batch_size)
     opened, clean = leave_out_source(opened)
-    source = clean.tensors(range(len(clean.collection)), vit.preprocessing)
+    source = clean.tensors(range(len(clean.images)), vit.preprocessing)
     return Setup(vit, source, opened, given.limit, given.batch_size)

@@ -67,7 +67,7 @@ class FrameWatcher:
     def follow(self, folder: Path, batch_size: int, wait: float, idle: float) -> None:
         if not folder.is_dir():
             raise SystemExit(f"no folder {str(folder)!r}")
-        for paths in arrivals(folder, (), batch_size, wait=wait, idle=idle, poll=0.1, settle=0.2):
+        for paths in watch_folder(folder, (), batch_size, wait=wait, idle=idle, poll=0.1, settle=0.2):
             read = [(path, image) for path in paths if (image := self._read(path)) is not None]
             if read:
                 self._predict([path for path, _ in read], [image for _, image in read])
@@ -87,7 +87,7 @@ class FrameWatcher:
     def _predict(self, paths: list[Path], images: list[Image.Image]) -> None:
         start = time.perf_counter()
         vit = self.adapter.source_vit
-        logits = self.adapter(vit.preprocessing.batch(images).to(vit.cls_token.device))
+        logits = self.adapter(vit.preprocessing.batch(images).to(vit.device))
         took = time.perf_counter() - start
         self.frames, self.busy = self.frames + len(paths), self.busy + took
         for path, label in zip(paths, logits.argmax(dim=1).tolist(), strict=True):
@@ -116,7 +116,7 @@ def simulated_camera(setup: common.Setup, rate: float) -> Iterator[Path]:
 
 def _simulate(setup: common.Setup, folder: Path, rate: float, over: threading.Event) -> None:
     domain = setup.opened.domains[0]
-    total = len(domain.collection)
+    total = len(domain.images)
     order = torch.randperm(total, generator=torch.Generator().manual_seed(0))[: setup.limit].tolist()
     for number, index in enumerate(order):
         label = domain.label(index)

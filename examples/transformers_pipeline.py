@@ -19,7 +19,7 @@ def main() -> None:
     adapter = setup.adapter("navia", "tome:8")
     classifier = navia.pipeline(adapter, batch_size=setup.batch_size, top_k=TOP)
     domain = setup.opened.domains[0]
-    count = min(setup.limit, len(domain.collection))
+    count = min(setup.limit, len(domain.images))
     correct = seen = 0
     for index, predictions in enumerate(classifier(setup.image(i) for i in range(count))):
         label = domain.label(index)
@@ -28,7 +28,7 @@ def main() -> None:
             correct += predictions[0]["label"] == setup.names[label]
         if index < SHOWN:
             text = ", ".join(f"{entry['label']} {entry['score']:.0%}" for entry in predictions)
-            print(f"{domain.collection.name(index)}: {text}")
+            print(f"{domain.images.name(index)}: {text}")
     print(f"{count} images, {adapter.steps} steps" + (f", top-1 {correct / seen:.1%}" if seen else ""))
 
 

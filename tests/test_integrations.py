@@ -32,7 +32,7 @@ def test_the_model_is_the_librarys_own_module_with_the_weights_that_predict(fami
     vit = build(family)
     images = images_for(vit, 6)
     before = logits_of(vit.model, images)
-    adapter = navia.adapt(vit, method, lr=0.05, **({"average": 0.5} if method == "cotta" else {}))
+    adapter = navia.adapt(vit, method, lr=0.05, **({"ema_decay": 0.5} if method == "cotta" else {}))
     for _ in range(3):
         adapter(images)
     assert type(adapter.model) is type(vit.model)

@@ -189,7 +189,7 @@ def test_workers_of_a_cluster_know_own_methods(own: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "only_here", local)
     exec(OWN.replace("sharper", "local").replace('"same"', '"local"'), vars(local))
     with pytest.raises(FailedCellsError, match="cannot load the method 'local' on a worker"):
-        list(run_grid(parse_spec(SPEC.replace("sharper", "local"), "a"), Store(own.parent / "local"), ray_engine()))
+        list(run_grid(parse_spec(SPEC.replace("sharper", "local"), "a"), Store(own.parent / "local"), ray_executor()))
 
 
 def test_a_registry_without_a_package_knows_what_is_registered_by_hand() -> None:
