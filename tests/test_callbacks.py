@@ -80,7 +80,7 @@ def test_a_callback_that_fails_three_times_is_removed(
 ) -> None:
     _, undisturbed = adapted([], steps=5)
     broken, remember = Fails(times=99), Remember()
-    with caplog.at_level(logging.WARNING, "navia.integrations.loggers"):
+    with caplog.at_level(logging.WARNING, "navia.callbacks"):
         adapter, answers = adapted([broken, remember], steps=5)
     assert all(torch.equal(a, b) for a, b in zip(answers, undisturbed, strict=True))
     assert adapter.steps == len(remember.steps) == 5
@@ -109,7 +109,7 @@ def test_metrics_leave_out_what_a_method_does_not_have() -> None:
     step = Step(3, 4, 0.5, None, None, 0, "the loss is not finite; restored the source", None, 0.1, 0.2)
     assert step_metrics(step) == {
         "navia/entropy": 0.5, "navia/images": 4.0, "navia/kept": 0.0, "navia/guard": 1.0,
-        "navia/seconds_answer": 0.1, "navia/seconds_update": 0.2,
+        "navia/seconds_predict": 0.1, "navia/seconds_update": 0.2,
     }  # fmt: skip
 
 

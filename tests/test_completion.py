@@ -81,7 +81,7 @@ def test_names_are_those_of_the_registries() -> None:
 def test_choices_are_those_that_the_library_accepts() -> None:
     from navia.data.streams import KINDS
     from navia.export import FORMATS
-    from navia.integrations.loggers import KINDS as LOGS
+    from navia.integrations.loggers import LOGGERS as LOGS
     from navia.models.device import find_precision
 
     assert run.STREAMS == KINDS

@@ -16,6 +16,7 @@ torchvision_ops.install()  # so that `import timm` works afterwards, also beside
 if TYPE_CHECKING:
     from navia.adaptation.adapter import Adapter as Adapter
     from navia.adaptation.adapter import adapt as adapt
+    from navia.adaptation.callbacks import Callback as Callback
     from navia.adaptation.guard import GuardOptions as GuardOptions
     from navia.adaptation.selection import choose as choose
     from navia.adaptation.statistics import SourceStatistics as SourceStatistics
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from navia.evaluation.cost import cost as cost
     from navia.evaluation.evaluate import evaluate as evaluate
     from navia.integrations.huggingface import pipeline as pipeline
-    from navia.integrations.loggers import Callback as Callback
     from navia.models.base import ViT as ViT
     from navia.models.load import load as load
     from navia.reduction import EViT as EViT
@@ -39,7 +39,7 @@ _HOMES = {
     "choose": "navia.adaptation.selection",
     "GuardOptions": "navia.adaptation.guard",
     "SourceStatistics": "navia.adaptation.statistics",
-    "Callback": "navia.integrations.loggers",
+    "Callback": "navia.adaptation.callbacks",
     "NaviaError": "navia.errors",
     "pipeline": "navia.integrations.huggingface",
     "Preprocessing": "navia.data.preprocessing",

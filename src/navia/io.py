@@ -1,12 +1,15 @@
-"""Files: atomic writes, locks between processes, tensor files, and paths that are not valid UTF-8."""
+"""Files: atomic writes, locks between processes, tensor files, paths that are not valid UTF-8, and delayed Ctrl-C."""
 
 import contextlib
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from navia import __version__
@@ -135,3 +138,28 @@ def _digest(tensors: "dict[str, Tensor]") -> str:
         digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
         digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def delay_interrupts(on_interrupt: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Delay Ctrl-C: the first one calls `on_interrupt` and takes effect at the end, a second one at once."""
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield  # only the main thread gets signals
+        return
+    handler, waiting = usual, False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal waiting
+        if waiting:
+            handler(number, frame)
+        waiting = True
+        on_interrupt()
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if waiting:
+        signal.raise_signal(signal.SIGINT)

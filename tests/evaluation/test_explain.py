@@ -7,7 +7,7 @@ import torch
 import navia
 from navia.errors import InputError
 from navia.evaluation.cost import cost
-from navia.evaluation.explain import explain, forward_with_features, probe
+from navia.evaluation.explain import explain, probe
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +101,4 @@ def test_cotta_is_seen_as_its_teacher_who_answers(
     found = explain(adapter, target[0][:64].split(32), target[0][64:96], source, source)
     assert all(layer.moved == 0 for layer in found.layers)
     assert all(layer.gap["cotta + none"] == layer.gap["dense"] for layer in found.layers)
-    assert not torch.equal(
-        adapter.method.forward(target[0][:8]).logits, forward_with_features(adapter.method, target[0][:8]).logits
-    )
+    assert not torch.equal(adapter.method.forward(target[0][:8]).logits, adapter.features(target[0][:8]).logits)

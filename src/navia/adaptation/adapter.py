@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from navia.adaptation.callbacks import Callback, Callbacks
 from navia.adaptation.delta import check_delta, read_delta, save_delta
 from navia.adaptation.distributed import Distributed
 from navia.adaptation.guard import Guard, GuardOptions
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.data.loader import batch_images
 from navia.errors import InputError, SpecError
-from navia.integrations.loggers import Callback, Callbacks
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
 from navia.methods.features import entropy
 from navia.methods.parameters import fingerprint, relative_change
@@ -292,10 +292,24 @@ class Adapter:
         """Class indices that are predicted; None for all."""
         return self.method.classes
 
+    def set_classes(self, classes: Sequence[int] | Tensor | None) -> None:
+        """Predict these class indices from now on; None for all. Nothing else changes."""
+        self.method.classes = self.source_vit.class_indices(classes)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes that are predicted."""
+        return self.method.num_classes
+
     @property
     def vit(self) -> ViT:
         """The private copy of the model that the method tunes."""
         return self.method.vit
+
+    @property
+    def prediction_vit(self) -> ViT:
+        """The model that predicts: `vit`, or CoTTA's teacher."""
+        return self.method.prediction_vit
 
     @property
     def device(self) -> torch.device:
@@ -328,9 +342,9 @@ class Adapter:
         """Forward of the model that predicts, with the CLS features of all layers. images: a checked batch."""
         return self.method.forward(images, features=True, vit=self.method.prediction_vit)
 
-    def token_edits(self) -> TokenEdits:
-        """What the method adds to the tokens now."""
-        return self.method.token_edits()
+    def prediction_edits(self) -> TokenEdits:
+        """What the method adds to the forward of a prediction now."""
+        return self.method.prediction_edits()
 
     @functools.cached_property
     def _weights(self) -> str:

@@ -31,8 +31,7 @@ from navia.data.loader import Batch
 from navia.data.streams import Stream
 from navia.errors import InputError
 from navia.evaluation.metrics import calibration_error, wilson
-from navia.interrupts import interrupts_held_back
-from navia.io import atomic_write, lock_file, to_bytes
+from navia.io import atomic_write, delay_interrupts, lock_file, to_bytes
 from navia.methods.features import effective_classes, entropy
 from navia.methods.parameters import fingerprint
 from navia.models.base import ViT
@@ -131,7 +130,7 @@ def source_model(adapter: Adapter, total: int | None, count: int) -> Callable[[B
         if number not in chosen and not (total is None and count and number & (number + 1) == 0):
             return None
         vit = adapter.source_vit
-        return forward(vit, batch.images.to(vit.device), classes=adapter.method.classes).logits.float().cpu()
+        return forward(vit, batch.images.to(vit.device), classes=adapter.classes).logits.float().cpu()
 
     return predict
 
@@ -218,7 +217,7 @@ class Predictions:
     def take(self, predict: Callable[[], BatchResult], put_off: Callable[[], None] = lambda: None) -> BatchResult:
         """Predict a batch and append its rows, both or none. A Ctrl-C calls `put_off` and waits for the end of the batch; a
         second one does not, and then no state is saved: the run continues from the last one."""
-        with interrupts_held_back(put_off):
+        with delay_interrupts(put_off):
             self.within_batch = True
             result = predict()
             self.add(result)

@@ -14,7 +14,7 @@ from navia.data.loader import Loader
 from navia.data.sources import OpenedData
 from navia.data.streams import Segment, Stream
 from navia.errors import InputError, SpecError
-from navia.evaluation.explain import NEIGHBOURS, check_sklearn, forward_with_features, neighbour_accuracy, tsne_points
+from navia.evaluation.explain import NEIGHBOURS, check_sklearn, neighbour_accuracy, tsne_points
 from navia.models.base import ViT
 from navia.models.labels import class_names
 
@@ -78,7 +78,7 @@ def tsne_panels(
     """For each block the points, and the accuracy of the nearest neighbours in the space of the features."""
     device, found = adapter.source_vit.cls_token.device, []
     for part in Loader(stream, adapter.source_vit.preprocessing, batch, workers):
-        features = forward_with_features(adapter.method, part.images.to(device)).features
+        features = adapter.features(part.images.to(device)).features
         assert features is not None
         found.append(features[:, list(blocks)].cpu())
     panels = []

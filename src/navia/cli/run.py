@@ -27,10 +27,10 @@ from navia.errors import SpecError
 
 if TYPE_CHECKING:
     from navia.adaptation.adapter import Adapter
+    from navia.adaptation.callbacks import Callbacks
     from navia.bench.predictions import Observed, Predictions, Score
     from navia.bench.predictions import Progress as RunProgress
     from navia.data.loader import Batch, Loader
-    from navia.integrations.loggers import Callbacks
     from navia.models.base import ViT
 
 FOLLOW = "Follow a folder"
@@ -86,6 +86,7 @@ def run(
     With torchrun (torchrun --nproc-per-node 4 --no-python navia run ...) each process takes its share of every batch.
     """
     from navia.adaptation.adapter import adapt
+    from navia.adaptation.callbacks import Callbacks
     from navia.adaptation.statistics import open_source_statistics
     from navia.bench.predictions import Predictions, fingerprint_of, settings_of
     from navia.bench.run import ProcessShard, broadcast_state, close_distributed, init_distributed, predict_and_adapt
@@ -93,7 +94,7 @@ def run(
     from navia.data.sources import open_domains
     from navia.data.streams import make_stream
     from navia.data.watch import watch_batches
-    from navia.integrations.loggers import Callbacks, from_spec
+    from navia.integrations.loggers import from_spec
     from navia.models.labels import class_names
 
     rank = init_distributed()

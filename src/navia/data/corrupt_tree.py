@@ -30,8 +30,7 @@ from navia.data.corruptions import MIN_SIDE, corrupt, corruption_seed, names
 from navia.data.preprocessing import Preprocessing, open_image
 from navia.data.sources import Folder, scan
 from navia.errors import InputError, NaviaError, SpecError, known_names
-from navia.interrupts import interrupts_held_back
-from navia.io import UNFINISHED_SUFFIX, atomic_write, lock_file
+from navia.io import UNFINISHED_SUFFIX, atomic_write, delay_interrupts, lock_file
 
 DEFINITIONS = 1  # increase whenever a corruption gives other pixels: no tree may hold both
 QUALITY = 85
@@ -287,7 +286,7 @@ class RunCounts:
 
 def _run_here(writer: Writer, tasks: Iterator[Task], counts: RunCounts) -> None:
     for task in tasks:
-        with interrupts_held_back():  # files on the disk are counted
+        with delay_interrupts():  # files on the disk are counted
             counts.add(writer.write(task))
         if counts.failure:
             return
@@ -299,12 +298,12 @@ def _run_in_processes(writer: Writer, tasks: Iterator[Task], workers: int, count
     pending: set[Future[Result]] = set()
     try:
         following = list(itertools.islice(tasks, 2 * workers))
-        with interrupts_held_back(), _interrupts_blocked():
+        with delay_interrupts(), _interrupts_blocked():
             pending |= {pool.submit(writer.write, task) for task in following}
         while pending and not counts.failure:
             finished = wait(pending, return_when=FIRST_COMPLETED).done
             following = list(itertools.islice(tasks, len(finished)))
-            with interrupts_held_back():  # otherwise a task could be neither waited for nor counted
+            with delay_interrupts():  # otherwise a task could be neither waited for nor counted
                 for future in finished:
                     pending.remove(future)
                     counts.add(future.result())

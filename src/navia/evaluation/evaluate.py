@@ -16,7 +16,6 @@ from navia.data.sources import open_domains
 from navia.errors import InputError
 from navia.evaluation.cost import Cost, cost
 from navia.evaluation.metrics import calibration_error, wilson
-from navia.methods.base import Method
 from navia.models.labels import class_names
 
 
@@ -115,17 +114,17 @@ def evaluate(
         >>> [(row.name, row.images) for row in result.domains]
         [('fog', 64), ('contrast', 64)]
     """
-    parts = _open(adapter.method, "data", data, corruptions or (), severity, batch_size)
+    parts = _open(adapter, "data", data, corruptions or (), severity, batch_size)
     sizes = [min(part.size, limit or part.size) for part in parts if part.size is not None]
     total = sum(sizes) if len(sizes) == len(parts) else None
-    vit, method, rows, seen = adapter.source_vit, adapter.method, [], 0
+    vit, rows, seen = adapter.source_vit, [], 0
     scored: list[tuple[Tensor, Tensor]] = []  # confidence and correctness of each batch
     for part in parts:
         batches, before, entropy, updates = len(scored), seen, 0.0, 0
         if reset:
             adapter.reset()
         for images, labels in iterate_batches(part.data, vit.preprocessing, batch_size, limit, workers, seed):
-            truth = _checked(part, labels, method)
+            truth = _checked(part, labels, adapter)
             logits = adapter(images.to(vit.device)).detach().cpu()
             assert adapter.last is not None
             confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
@@ -139,7 +138,7 @@ def evaluate(
         if seen == before:
             raise InputError(f"no images in {part.name!r}")
         rows.append(DomainResult(part.name, *_scores(scored[batches:]), entropy / (seen - before), updates))
-    counted = cost(vit, method.reduce, method=method.name, options=vars(method.options))
+    counted = cost(vit, adapter.reduce, method=adapter.method_name, options=vars(adapter.options))
     return EvaluationResult(*_scores(scored), counted, tuple(rows))
 
 
@@ -160,12 +159,12 @@ class _Part:
     size: int | None
 
 
-def _open(method: Method, name: str, data: Any, corruptions: Sequence[str], severity: int, batch_size: int) -> list[_Part]:
-    vit = method.vit
+def _open(adapter: Adapter, name: str, data: Any, corruptions: Sequence[str], severity: int, batch_size: int) -> list[_Part]:
+    vit = adapter.source_vit
     if isinstance(data, Mapping):
         found = []
         for key, value in data.items():
-            parts = _open(method, str(key), value, corruptions, severity, batch_size)
+            parts = _open(adapter, str(key), value, corruptions, severity, batch_size)
             found += [replace(part, name=str(key) if len(parts) == 1 else f"{key}/{part.name}") for part in parts]
         if not found:
             raise InputError("a mapping of domains is empty")
@@ -175,7 +174,7 @@ def _open(method: Method, name: str, data: Any, corruptions: Sequence[str], seve
         for domain in opened.domains:
             if domain.images.labels is None:
                 raise InputError(f"{domain.name!r} of {str(data)!r} has no labels to score with: use class folders")
-        columns = _columns(method, opened.classes or range(vit.num_classes))
+        columns = _columns(adapter, opened.classes or range(vit.num_classes))
         return [_Part(domain.name, domain, columns, len(domain.images)) for domain in opened.domains]
     if corruptions:
         raise InputError(f"corruptions need a folder, 'embedded' or 'datasets:NAME', got {type(data).__name__}")
@@ -185,18 +184,18 @@ def _open(method: Method, name: str, data: Any, corruptions: Sequence[str], seve
             raise InputError(f"{name!r} has {len(images)} images but {len(labels)} labels")
         return [_Part(name, list(zip(images.split(batch_size), labels.split(batch_size), strict=True)), None, len(labels))]
     sized = hasattr(data, "__len__") and (isinstance(data, Dataset) or hasattr(data, "column_names"))
-    return [_Part(name, data, _dataset_columns(method, data), len(data) if sized else None)]
+    return [_Part(name, data, _dataset_columns(adapter, data), len(data) if sized else None)]
 
 
-def _columns(method: Method, classes: Sequence[int]) -> Tensor:
+def _columns(adapter: Adapter, classes: Sequence[int]) -> Tensor:
     """Columns of the logits for classes of the model; -1 for classes that are not predicted."""
-    table = torch.arange(method.vit.num_classes)
-    if method.classes is not None:
-        table = torch.full_like(table, -1).index_copy_(0, method.classes.cpu(), torch.arange(method.num_classes))
+    table = torch.arange(adapter.source_vit.num_classes)
+    if adapter.classes is not None:
+        table = torch.full_like(table, -1).index_copy_(0, adapter.classes.cpu(), torch.arange(adapter.num_classes))
     return table[list(classes)]
 
 
-def _dataset_columns(method: Method, data: Any) -> Tensor | None:
+def _dataset_columns(adapter: Adapter, data: Any) -> Tensor | None:
     """Columns for the labels of a dataset with class names (torchvision's `ImageFolder`, Hugging Face datasets), whose order
     may differ from the model's. A `target_transform` or names that are no strings: labels are columns."""
     while hasattr(data, "dataset") and not hasattr(data, "classes"):  # DataLoader, Subset
@@ -207,22 +206,24 @@ def _dataset_columns(method: Method, data: Any) -> Tensor | None:
     given = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     if names is None or not given or getattr(data, "target_transform", None) is not None:
         return None
-    labels, subset = astuple(match_classes(names, method.vit.num_classes, class_names(method.vit), numbered=True))
-    return _columns(method, [subset[label] for label in labels] if subset else labels)
+    labels, subset = astuple(
+        match_classes(names, adapter.source_vit.num_classes, class_names(adapter.source_vit), numbered=True)
+    )
+    return _columns(adapter, [subset[label] for label in labels] if subset else labels)
 
 
-def _checked(part: _Part, labels: Tensor | None, method: Method) -> Tensor:
+def _checked(part: _Part, labels: Tensor | None, adapter: Adapter) -> Tensor:
     """Labels as columns of the logits."""
     if labels is None:
         raise InputError(f"{part.name!r} has no labels to score with: give class folders, or (images, labels)")
-    columns = torch.arange(method.num_classes) if part.columns is None else part.columns
+    columns = torch.arange(adapter.num_classes) if part.columns is None else part.columns
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= len(columns):
         raise InputError(f"labels of {part.name!r} reach {low}..{high}, but there are {len(columns)} classes")
     found = columns[labels.cpu()]
     if bool((found < 0).any()):
         raise InputError(
-            f"label {int(labels[found < 0][0])} of {part.name!r} is not among the {method.num_classes} classes that the "
+            f"label {int(labels[found < 0][0])} of {part.name!r} is not among the {adapter.num_classes} classes that the "
             "adapter predicts: leave out its images, or adapt without `classes`"
         )
     return found

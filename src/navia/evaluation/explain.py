@@ -18,9 +18,7 @@ from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
 from navia.errors import InputError, NaviaError
 from navia.evaluation.metrics import wilson
-from navia.methods.base import Method
 from navia.methods.parameters import norm_of
-from navia.models.forward import ForwardOutput, forward
 
 FOLDS = 5
 RIDGE = 1e-2  # times the number of images; the same for every layer and condition
@@ -67,11 +65,11 @@ def explain(
         dense_source: Statistics without a reducer.
         labels: Columns [N] of the adapter's logits, for probes and accuracy.
     """
-    vit, reduce, classes = adapter.source_vit, adapter.method.reduce, adapter.method.classes
+    vit, reduce, classes = adapter.source_vit, adapter.reduce, adapter.classes
     for part in stream:
         adapter(part.to(vit.device))
     states = {"dense": adapt(vit, "none", classes=classes), str(reduce): adapt(vit, "none", reduce, classes=classes)}
-    states[f"{adapter.method.name} + {reduce}"] = adapter
+    states[f"{adapter.method_name} + {reduce}"] = adapter
     origins = {name: dense_source if name == "dense" else source for name in states}
     seen = {name: _examine(state, images, batch_size) for name, state in states.items()}
     layers = []
@@ -90,18 +88,10 @@ def explain(
 
 def _examine(adapter: Adapter, images: Tensor, batch_size: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """CLS features [N, L, D], logits [N, C] and token counts in the adapter's present state."""
-    parts = [part.to(adapter.source_vit.cls_token.device) for part in images.split(batch_size)]
-    outcomes = [forward_with_features(adapter.method, part) for part in parts]
-    features = torch.cat([outcome.features.cpu() for outcome in outcomes if outcome.features is not None])
-    return features, torch.cat([adapter.predict(part).cpu() for part in parts]), outcomes[0].counts
-
-
-@torch.no_grad()
-def forward_with_features(method: Method, images: Tensor) -> ForwardOutput:
-    """The forward of a prediction with the CLS features of all layers; CoTTA predicts with its teacher."""
-    return forward(
-        method.prediction_vit, images, method.reduce, edits=method.token_edits(), classes=method.classes, features=True
-    )
+    parts = [part.to(adapter.device) for part in images.split(batch_size)]
+    outputs = [adapter.features(part) for part in parts]
+    features = torch.cat([output.features.cpu() for output in outputs if output.features is not None])
+    return features, torch.cat([adapter.predict(part).cpu() for part in parts]), outputs[0].counts
 
 
 def _gap(rows: Tensor, source: SourceStatistics, layer: int) -> float:
@@ -120,7 +110,7 @@ def _moved(adapter: Adapter, layer: int) -> float:
 
 
 def _bias(adapter: Adapter, layer: int, rows: Tensor) -> float:
-    bias = adapter.method.token_edits().cls_bias.get(layer)
+    bias = adapter.prediction_edits().cls_bias.get(layer)
     return 0.0 if bias is None else float(bias.detach().cpu().norm() / rows.mean(dim=0).norm().clamp(min=1e-12))
 
 

@@ -55,7 +55,7 @@ def export(
     """
     path = Path(path)
     kind = FORMATS[find_format(path, format, adapter.source_vit.library)]
-    frozen, vit = FrozenModel(adapter), adapter.method.vit
+    frozen, vit = FrozenModel(adapter), adapter.vit
     shown = comparison_images(vit, images)
 
     def predict(batch: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def export(
     if not bool(torch.isfinite(want).all()):
         raise ExportError("the adapter predicts NaN or infinite logits: reset it, or load another delta")
     if want.shape != got.shape or (want - got).abs().amax(dim=1).median() > tolerance:  # not the maximum: ties may differ
-        raise ExportError(f"method {adapter.method.name!r} changes logits after the forward, which cannot be exported")
+        raise ExportError(f"method {adapter.method_name!r} changes logits after the forward, which cannot be exported")
     with _staged(path, force) as new:
         progress("writing")
         kind.write(frozen, Metadata.of(adapter), new)
@@ -184,5 +184,5 @@ def open_delta(
     adapter = adapt(vit, method, reducer, source, classes=saved, guard=False, **options)
     adapter.load(path)
     if saved is None:
-        adapter.method.classes = vit.class_indices(given)
+        adapter.set_classes(given)
     return adapter

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -12,7 +11,6 @@ from navia import __version__
 from navia.adaptation.adapter import Adapter
 from navia.data.preprocessing import Preprocessing
 from navia.errors import NaviaError
-from navia.methods.features import ActivationShift
 from navia.methods.parameters import fingerprint, is_half, private_copy
 from navia.models.forward import TokenEdits, forward
 from navia.models.labels import class_names
@@ -48,15 +46,13 @@ class FrozenModel(nn.Module):
         if is_half(method.vit):
             dtype = str(method.vit.dtype).removeprefix("torch.")
             raise ExportError(f"the model's weights are {dtype}: only float32 models are exported; adapt it in float32")
-        touch = method.token_edits()
-        if getattr(method.options, "shift", False) and method.source is not None:  # None before the first batch
-            touch = replace(touch, head_shift=ActivationShift(method.source, method.memory).vector())
+        edits = method.prediction_edits()
         self.vit = private_copy(method.prediction_vit, [])
         self.reduce = method.reduce
-        self.bias_position = touch.bias_position
-        self.biased_blocks = tuple(sorted(touch.cls_bias))
-        tensors = {"cls_shift": touch.cls_shift, "prompts": touch.prompts, "head_shift": touch.head_shift}
-        tensors |= {f"cls_bias_{block}": touch.cls_bias[block] for block in self.biased_blocks}
+        self.bias_position = edits.bias_position
+        self.biased_blocks = tuple(sorted(edits.cls_bias))
+        tensors = {"cls_shift": edits.cls_shift, "prompts": edits.prompts, "head_shift": edits.head_shift}
+        tensors |= {f"cls_bias_{block}": edits.cls_bias[block] for block in self.biased_blocks}
         for name, value in {**tensors, "classes": method.classes}.items():  # torch.export miscounts buffers that are None
             setattr(self, name, None if value is None else nn.Buffer(value.detach().clone()))
         self.cpu().eval()

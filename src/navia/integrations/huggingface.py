@@ -32,7 +32,7 @@ def pipeline(adapter: "Adapter", *, adapt: bool = True, **options: Any) -> "Imag
     if fixed:
         raise SpecError(f"{', '.join(fixed)} come(s) from the adapter: use navia.load(model, preprocessing=...).to(device)")
 
-    vit, classes = adapter.source_vit, adapter.method.classes
+    vit, classes = adapter.source_vit, adapter.classes
     names = class_names(vit) or [f"LABEL_{i}" for i in range(vit.num_classes)]
     labels = dict(enumerate(names if classes is None else [names[int(i)] for i in classes]))
     config = transformers.PreTrainedConfig(id2label=labels, label2id={name: i for i, name in labels.items()})

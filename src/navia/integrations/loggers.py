@@ -1,17 +1,14 @@
-"""Callbacks of an adapter, and loggers for TensorBoard, Weights & Biases and MLflow.
-
-If `step` or `finish` raises, the error is logged and adaptation continues; after three failures in a row the callback is
-removed. Errors of `start` are passed on.
-"""
+"""Loggers for TensorBoard, Weights & Biases and MLflow: callbacks of an adapter, see `navia.Callback`."""
 
 import logging
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from navia.adaptation.callbacks import Callback
 from navia.errors import NaviaError, SpecError, import_optional
 
 if TYPE_CHECKING:
@@ -20,77 +17,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("navia.integrations.loggers")
 
 
-class Callback(Protocol):
-    """Base class of callbacks. Override `step`; `start` and `finish` are optional.
-
-    Example:
-        >>> class WriteEntropy(navia.Callback):
-        ...     def start(self, adapter):
-        ...         self.file = open(f"{adapter.source_vit.name}.txt", "w")
-        ...     def step(self, step):
-        ...         self.file.write(f"{step.number} {step.entropy}\\n")
-        ...     def finish(self):
-        ...         self.file.close()
-        >>> adapter = navia.adapt(vit, "tent", callbacks=[WriteEntropy()])
-    """
-
-    def start(self, adapter: "Adapter") -> None:
-        """Called once, when `adapter` is created. An error that is raised here stops the program before the first batch."""
-
-    @abstractmethod
-    def step(self, step: "Step") -> None:
-        """Called after every batch.
-
-        Args:
-            step: Number, entropy, loss and times of the batch, as in `adapter.last`.
-        """
-
-    def finish(self) -> None:
-        """Called at the end of the stream: write what is still in memory."""
-
-
-class Callbacks:
-    """Calls several callbacks and removes those that keep failing."""
-
-    def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
-        self.callbacks = list(callbacks)
-        self._failures: dict[int, int] = {}
-
-    def start(self, adapter: "Adapter") -> None:
-        for callback in self.callbacks:
-            callback.start(adapter)
-
-    def step(self, step: "Step") -> None:
-        self._call("step", step)
-
-    def finish(self) -> None:
-        self._call("finish")
-
-    def _call(self, hook: str, *arguments: object) -> None:
-        for callback in tuple(self.callbacks):
-            try:
-                getattr(callback, hook)(*arguments)
-                self._failures.pop(id(callback), None)
-            except Exception as error:
-                failures = self._failures[id(callback)] = self._failures.get(id(callback), 0) + 1
-                name = type(callback).__name__
-                log.warning("callback %s failed, adaptation continues: %s: %s", name, type(error).__name__, error)
-                if failures == 3:
-                    self.callbacks.remove(callback)
-                    log.error("callback %s failed %d times in a row and is removed", name, failures)
-
-
 def step_metrics(step: "Step") -> dict[str, float]:
     """A step as named numbers, without those that are None. guard is 1 if the guard restored an earlier state."""
-    names = ("entropy", "loss", "discrepancy", "images", "kept", "seconds_answer", "seconds_update")
+    names = ("entropy", "loss", "discrepancy", "images", "kept", "seconds_predict", "seconds_update")
     values = {name: getattr(step, name) for name in names} | {"guard": step.guard is not None}
     return {f"navia/{name}": float(value) for name, value in values.items() if value is not None}
 
 
 def adapter_settings(adapter: "Adapter") -> dict[str, str]:
     """Model, method and reducer of an adapter as text."""
-    method = adapter.method
-    settings = {"model": adapter.source_vit.name, "method": method.name, "options": method.options, "reduce": method.reduce}
+    settings = {"model": adapter.source_vit.name, "method": adapter.method_name, "options": adapter.options}
+    settings["reduce"] = adapter.reduce
     return {name: str(value) for name, value in {**settings, "trainable": adapter.trainable}.items()}
 
 

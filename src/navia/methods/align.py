@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
-from navia.methods.features import ActivationShift, FeatureBuffer, batch_moments, check_buffer, discrepancy, entropy
+from navia.methods.features import FeatureBuffer, batch_moments, check_buffer, discrepancy, entropy
 from navia.methods.options import SGDOptions
-from navia.models.forward import ForwardOutput, head
 
 BUFFER_NAMES = {"weight": "discrepancy_weight", "enough": "min_batch", "recent": "buffer_size"}
 
@@ -56,7 +54,7 @@ class Align(Method):
 
     def forward_step(self, images: Tensor) -> Prediction:
         prediction = self.forward_with_grad(images, features=True)
-        prediction.logits = self._logits(prediction.output)
+        prediction.logits = self.shifted_logits(prediction.output)
         return prediction
 
     def update(self, prediction: Prediction) -> UpdateResult:
@@ -65,7 +63,7 @@ class Align(Method):
         features = prediction.output.features
         count = self.distributed.count(len(features))
         if self.options.shift:
-            self._shift.update(self.distributed.sum_(features[:, -1].detach().sum(dim=0)) / count)
+            self.activation_shift.update(self.distributed.sum_(features[:, -1].detach().sum(dim=0)) / count)
         buffer = FeatureBuffer(self.memory, self.options.min_batch, self.options.buffer_size)
         buffered = buffer.get(count)
         buffer.add(features, count)
@@ -80,19 +78,5 @@ class Align(Method):
         loss = self.distributed.sum_(mean_entropy.detach()) + weight * distance.detach()
         return UpdateResult(len(features), loss.item(), distance.item())
 
-    @torch.no_grad()
-    def predict(self, images: Tensor) -> Tensor:
-        return self._logits(self.forward(images))
-
     def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
         return {"recent": (None, self.vit.depth, self.vit.embed_dim), "running_feature": (self.vit.embed_dim,)}
-
-    @property
-    def _shift(self) -> ActivationShift:
-        assert self.source is not None
-        return ActivationShift(self.source, self.memory)
-
-    @torch.no_grad()
-    def _logits(self, output: ForwardOutput) -> Tensor:
-        vector = self._shift.vector() if self.options.shift else None
-        return output.logits.detach() if vector is None else head(self.vit, output.pooled.detach(), vector, self.classes)

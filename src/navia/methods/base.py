@@ -4,18 +4,18 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from navia.errors import SourceError, SpecError
-from navia.methods.features import entropy
+from navia.methods.features import ActivationShift, entropy
 from navia.methods.options import Options
 from navia.methods.parameters import norm_parameters, private_copy
 from navia.models.base import ViT
-from navia.models.forward import ForwardOutput, TokenEdits, compiled_forward, forward
+from navia.models.forward import ForwardOutput, TokenEdits, compiled_forward, forward, head
 from navia.reduction import Reducer
 from navia.registry import Registry
 
@@ -172,6 +172,12 @@ class Method(ABC):
         """What the method adds to the tokens during the forward."""
         return TokenEdits()
 
+    def prediction_edits(self) -> TokenEdits:
+        """The edits of a prediction: `token_edits` and, with the option `shift`, FOA's shift before the classifier."""
+        if not getattr(self.options, "shift", False):
+            return self.token_edits()
+        return replace(self.token_edits(), head_shift=self.activation_shift.vector())
+
     @abstractmethod
     def forward_step(self, images: Tensor) -> Prediction:
         """Predict a batch and keep what `update` needs.
@@ -191,7 +197,7 @@ class Method(ABC):
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Logits in the current state [B, C]; changes nothing."""
-        return self.forward(images).logits
+        return self.forward(images, vit=self.prediction_vit, edits=self.prediction_edits()).logits
 
     @property
     def prediction_vit(self) -> ViT:
@@ -236,6 +242,18 @@ class Method(ABC):
         with torch.enable_grad():
             output = self.forward(images, features)
         return Prediction(output.logits.detach(), images, output)
+
+    @property
+    def activation_shift(self) -> ActivationShift:
+        """FOA's shift of the final CLS feature towards the source mean."""
+        assert self.source is not None
+        return ActivationShift(self.source, self.memory)
+
+    @torch.no_grad()
+    def shifted_logits(self, output: ForwardOutput) -> Tensor:
+        """Logits of a forward, with the activation shift if the option `shift` is on."""
+        shift = self.prediction_edits().head_shift
+        return output.logits.detach() if shift is None else head(self.vit, output.pooled.detach(), shift, self.classes)
 
     def optimize(self, loss: Tensor) -> None:
         """One optimizer step on this process's share of the loss."""

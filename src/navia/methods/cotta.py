@@ -78,10 +78,6 @@ class Cotta(Method):
         return UpdateResult(len(prediction.images), loss.item())
 
     @torch.no_grad()
-    def predict(self, images: Tensor) -> Tensor:
-        return self.forward(images, vit=self.teacher).logits
-
-    @torch.no_grad()
     def _teacher_logits(self, images: Tensor) -> Tensor:
         confidence = self.forward(images, vit=self.source_vit).logits.softmax(dim=1).amax(dim=1).mean()
         if confidence >= self.options.confidence_threshold or self.options.augmentations == 0:

@@ -13,12 +13,12 @@ from torch import Tensor
 from navia.errors import NaviaError, SpecError
 from navia.methods.align import BUFFER_NAMES
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
-from navia.methods.features import ActivationShift, FeatureBuffer, batch_moments, check_buffer, entropy
+from navia.methods.features import FeatureBuffer, batch_moments, check_buffer, entropy
 from navia.methods.navia import prompt_bound
 from navia.methods.options import Options
 from navia.methods.parameters import to_float32
 from navia.models.base import ViT
-from navia.models.forward import ForwardOutput, TokenEdits, head
+from navia.models.forward import ForwardOutput, TokenEdits
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Foa(Method):
         if not self._buffer.is_enough(len(images) + (0 if buffered is None else len(buffered))):
             output = self.forward(images, features=True)
             return Prediction(
-                self._logits(output), images, output, UpdateResult(kept=0, note="too few images for statistics yet")
+                self.shifted_logits(output), images, output, UpdateResult(kept=0, note="too few images for statistics yet")
             )
         shape = self.memory["prompts"].shape
         candidates = [*self.search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
@@ -112,12 +112,12 @@ class Foa(Method):
             features.append(to_float32(output.pooled[:, 0]).mean(dim=0))
         assert best is not None
         prompts, output = best
-        logits = self._logits(output)
+        logits = self.shifted_logits(output)
         if math.inf in losses:
             self.search.undo_ask()
             return Prediction(logits, images, output, UpdateResult(kept=0, note="the loss of a candidate is not finite"))
         self.search.tell(candidates, losses)
-        self._shift.update(torch.stack(features).mean(dim=0))
+        self.activation_shift.update(torch.stack(features).mean(dim=0))
         self.memory["prompts"] = prompts
         return Prediction(logits, images, output, UpdateResult(kept=len(images), loss=min(losses)))
 
@@ -126,13 +126,6 @@ class Foa(Method):
         assert prediction.output.features is not None
         self._buffer.add(prediction.output.features, len(prediction.images))
         return prediction.update_result
-
-    @torch.no_grad()
-    def predict(self, images: Tensor) -> Tensor:
-        return self._logits(self.forward(images))
-
-    def _logits(self, output: ForwardOutput) -> Tensor:
-        return head(self.vit, output.pooled, self._shift.vector() if self.options.shift else None, self.classes)
 
     @property
     def _buffer(self) -> FeatureBuffer:
@@ -147,11 +140,6 @@ class Foa(Method):
     def load_state(self, state: dict[str, Any]) -> None:
         self.search.load_state(state.get("search"))
         super().load_state(state)
-
-    @property
-    def _shift(self) -> ActivationShift:
-        assert self.source is not None
-        return ActivationShift(self.source, self.memory)
 
     def _fitness(self, output: ForwardOutput, buffered: Tensor | None) -> float:
         """sum H + weight B/64 (|std_t - std_S|^2 + |mean_t - mean_S|^2); infinite if it is not finite."""

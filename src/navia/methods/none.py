@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
-from navia.methods.features import ActivationShift
 from navia.methods.options import Options
 from navia.methods.parameters import to_float32
 from navia.models.base import ViT
-from navia.models.forward import head
 
 
 @dataclass(frozen=True)
@@ -44,24 +42,12 @@ class NoAdaptation(Method):
     @torch.no_grad()
     def forward_step(self, images: Tensor) -> Prediction:
         output = self.forward(images)
-        logits = output.logits
-        if self.options.shift:
-            logits = head(self.vit, output.pooled, self._shift.vector(), self.classes)
-        return Prediction(logits, images, output)
+        return Prediction(self.shifted_logits(output), images, output)
 
     def update(self, prediction: Prediction) -> UpdateResult:
         if self.options.shift:
-            self._shift.update(to_float32(prediction.output.pooled[:, 0]).mean(dim=0))
+            self.activation_shift.update(to_float32(prediction.output.pooled[:, 0]).mean(dim=0))
         return UpdateResult(kept=0)
-
-    @torch.no_grad()
-    def predict(self, images: Tensor) -> Tensor:
-        return self.forward_step(images).logits
 
     def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
         return {"running_feature": (self.vit.embed_dim,)}
-
-    @property
-    def _shift(self) -> ActivationShift:
-        assert self.source is not None
-        return ActivationShift(self.source, self.memory)
