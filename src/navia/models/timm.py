@@ -163,7 +163,7 @@ def _preprocessing(model: Any) -> Preprocessing:
     if data["crop_mode"] == "squash":
         resize: int | tuple[int, int] = (int(height / data["crop_pct"]), int(width / data["crop_pct"]))
     elif data["crop_mode"] == "center":
-        resize = int(max(height, width) / data["crop_pct"])  # an oblong crop fits into every picture
+        resize = int(max(height, width) / data["crop_pct"])  # an oblong crop fits into every image
     else:
         raise ModelError(f"timm's crop mode {data['crop_mode']!r} is not known; pass preprocessing=")
     return Preprocessing((height, width), mean, std, resize, data["interpolation"], origin)
