@@ -965,3 +965,39 @@ def test_cotta_tunes_the_attention_of_every_library(family: str) -> None:
     names = {id(p): name for name, p in vit.model.named_parameters()}
     assert {names[p] for p in attention} <= set(weights_and_biases(vit))
     assert not {name for name in weights_and_biases(vit) if "token" in name or "pos_embed" in name}
+
+
+@pytest.mark.parametrize("method", ["none", "navia", "cotta", "foa"])
+def test_to_moves_the_adapter_and_keeps_its_state(method: str, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+    """Without a GPU the target is the CPU again; the private copy, the optimizer and the guard are still made anew."""
+    stay, move = (navia.adapt(vit, method, "tome:2", source) for _ in range(2))
+    batches = [shifted(vit, 12, seed) for seed in range(3)]
+    for batch in batches[:2]:
+        stay(batch), move(batch)
+    last, steps = move.last, move.steps
+    assert move.to("cpu") is move
+    assert (move.last, move.steps, move.device) == (last, steps, torch.device("cpu"))
+    assert torch.equal(move(batches[2]), stay(batches[2]))
+    assert all(torch.equal(value, stay.tensors()[name]) for name, value in move.tensors().items())
+    move.reset()
+    assert torch.equal(move.predict(batches[0]), navia.adapt(vit, method, "tome:2", source).predict(batches[0]))
+
+
+def test_adapt_measures_the_statistics_of_a_folder_or_name() -> None:
+    embedded = navia.load("embedded")
+    measured = navia.SourceStatistics.measure(embedded, "embedded", "tome:8")
+    adapter = navia.adapt(embedded, "align", "tome:8", "embedded")
+    assert torch.equal(adapter.method.source.mean, measured.mean)  # type: ignore[union-attr]
+
+
+def test_old_option_names_work_with_a_warning(vit: navia.ViT, source: navia.SourceStatistics) -> None:
+    with pytest.warns(FutureWarning, match="option weight of navia is now discrepancy_weight"):
+        old = navia.adapt(vit, "navia", "tome:2", source, weight=3.0)
+    assert old.options.discrepancy_weight == 3.0
+
+
+def test_reprs_say_what_a_user_asks_first(vit: navia.ViT, source: navia.SourceStatistics) -> None:
+    adapter = navia.adapt(vit, "navia", "tome:2", source)
+    assert "method='navia', reduce='tome:2'" in repr(adapter)
+    assert f"depth={vit.depth}, embed_dim={vit.embed_dim}" in repr(vit)
+    assert f"images={source.provenance.count}" in repr(source)
