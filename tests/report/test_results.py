@@ -25,7 +25,7 @@ from navia.report.charts import convergence, figures, rate_sweeps, reduction_swe
 from navia.report.compare import best, collapses, effective_classes, has_paper, interval_text, paper
 from navia.report.examples import example_images, parse_preprocessing
 from navia.report.figures import draw_figures
-from navia.report.files import LIST, ReportFiles, read_rows, save_text
+from navia.report.files import LIST, read_rows, save_text, write_files
 from navia.report.lines import Column, Line, over_seeds, t95
 from navia.report.page import report_page
 from navia.report.tables import Results, Table, domain_of, tabulate
@@ -676,8 +676,7 @@ def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
 
 
 def save_figures(results: Results, traces: Any, folder: Path) -> list[Path]:
-    with ReportFiles(folder) as written:
-        return draw_figures(results, traces, written)
+    return write_files(folder, draw_figures(results, traces))
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 """Figures for papers and slides: charts drawn by matplotlib, as PNG and SVG."""
 
+import io
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia.errors import NaviaError
@@ -14,8 +14,6 @@ from navia.report.tables import Results
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
-
-    from navia.report.files import ReportFiles
 
 # distinct with every kind of colour vision, as on the page; markers have another period, so that pairs repeat late
 COLOURS = ("#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00")
@@ -35,23 +33,18 @@ _NUMBER_SIZE, _MOST_NUMBERED = 6, 30
 _LAYERS = 4  # of the points of a t-SNE: class after class would hide the first ones below the last
 
 
-def draw_figures(results: Results, traces: Traces, files: "ReportFiles") -> list[Path]:
-    """All figures that the rows allow, as PNG and SVG.
-
-    Returns:
-        Their paths.
-    """
-    paths = []
+def draw_figures(results: Results, traces: Traces) -> dict[str, bytes]:
+    """All figures that the rows allow: files by their names, each as PNG and SVG."""
+    files = {}
     with style():
         for table in results.tables:
             for figure in figures(table, traces):
-                drawing, stem = draw_figure(figure), f"table{table.number}-{figure.name}"
-                with files.open(f"{stem}.png") as path:
-                    drawing.savefig(path, format="png", dpi=160)
-                with files.open(f"{stem}.svg") as path:
-                    drawing.savefig(path, format="svg", metadata={"Date": None})
-                paths += files.paths[-2:]
-    return paths
+                drawing = draw_figure(figure)
+                for kind, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+                    content = io.BytesIO()
+                    drawing.savefig(content, format=kind, **options)
+                    files[f"table{table.number}-{figure.name}.{kind}"] = content.getvalue()
+    return files
 
 
 def style() -> AbstractContextManager[None]:

@@ -318,7 +318,8 @@ def demo_page(results: Results, traces: Traces, steps: Sequence[tuple[str, str]]
     shifts = join_names([readable(domain) for domain in table.domains])
     lead = (
         f"A Vision Transformer ({table.protocol['model']}) was trained on clean images. Here it meets shifted ones "
-        f"({shifts}, severity {table.protocol['severity']} of 5) and adapts to them without labels, with all of its tokens and with fewer. "
+        f"({shifts}, severity {table.protocol['severity']} of 5) and adapts to them without labels, with all "
+        "of its tokens and with fewer. "
         f"Every number was computed in this run. One model and {count(len(table.domains), 'shift')} show how the methods "
         "behave, not which of them is best in general."
     )

@@ -5,6 +5,7 @@ import io
 import json
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from navia.bench.reference import published_model
@@ -400,7 +401,7 @@ def csv_text(table: Table, *, header: bool = True) -> str:
     """One line per number, in full precision, so that the tables of one file may have different columns. Accuracies and ECE
     are in percent; `paper` is the published value where there is one."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n", extrasaction="ignore")
     if header:
         writer.writeheader()
     for line in table.lines:
@@ -421,13 +422,10 @@ def _csv_rows(table: Table, line: Line) -> list[dict[str, Any]]:
         value, theirs = line.value(column), paper(table, line, column)
         if value.mean is not None or theirs is not None:
             own = line.options_by_domain.get(column.name)
-            rows.append({
-                **common, "options": options if own is None else json.dumps(own, sort_keys=True), "quantity": column.name,
-                "kind": "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost",
-                "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
-                "seeds": value.seeds or None, "lowest_seed": value.lowest_seed, "highest_seed": value.highest_seed,
-                "paper": theirs,
-            })  # fmt: skip
+            kind = "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost"
+            what = {"options": options if own is None else json.dumps(own, sort_keys=True), "quantity": column.name}
+            number = asdict(value) | {"value": value.mean, "seeds": value.seeds or None, "kind": kind, "paper": theirs}
+            rows.append({**common, **what, **number})
     costs = {quantity: line.median(quantity) for quantity in ("gmacs_paper", "trainable", "realtime_ratio")}
     known = {quantity: value for quantity, value in costs.items() if value is not None}
     return rows + [{**common, "quantity": quantity, "kind": "cost", "value": value} for quantity, value in known.items()]
