@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from navia.report.index_page import index_page
-from navia.report.results import tabulate
 
 from navia.errors import InputError
+from navia.report.index_page import index_page
+from navia.report.results import tabulate
 from navia.report.speed import by_setting, read_speed, save_speed, speed_page, speed_section, stream_text
 from tests.report.test_page import EVIL, Parsed, body_of
 from tests.report.test_results import made_up, run_command

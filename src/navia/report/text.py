@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -346,7 +347,8 @@ def latex_table(table: Table) -> str:
     caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
     more = f"{table.title}, domain by domain. Top-1 accuracy in percent; the intervals are in results.csv."
     given = {"caption": caption, "more": more, "label": f"navia-{table.number}", "lines": _latex_lines}
-    return environment.get_template("results.tex").render(table=table, **given)
+    text = environment.get_template("results.tex").render(table=table, **given)
+    return re.sub("\n{2,}", "\n\n", text).strip() + "\n"
 
 
 def _latex_lines(block: Block, columns: Sequence[Column]) -> Iterator[tuple[str, list[tuple[str, bool]], list[str]]]:

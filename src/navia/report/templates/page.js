@@ -1,6 +1,6 @@
 // Sorting of tables, and charts with ECharts. Texts go in as text, never as HTML.
 "use strict";
-document.getElementById("noscript").remove();
+document.querySelector(".noscript").remove();
 
 function element(name, text = "", kind = "") {
   const made = document.createElement(name);
