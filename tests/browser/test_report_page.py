@@ -149,6 +149,7 @@ def test_every_chart_has_error_bars_a_description_and_its_data_as_a_table(opened
     assert canvas.get_attribute("aria-label").startswith("Mean accuracy over 15 domains against multiply-accumulates")
     data = canvas.locator("xpath=..").locator("details.data")
     data.locator("summary").click()
+    data.locator("tr").first.wait_for()
     rows = [row.split("\t") for row in data.locator("tr").all_inner_texts()]
     assert [row[0].strip() for row in rows[1:]] == [line.name for line in sorted_by_method(table)]
 

@@ -21,11 +21,23 @@ from navia.cli.report import report
 from navia.data.corruptions import CORRUPTIONS, names
 from navia.errors import InputError, SpecError
 from navia.evaluation.metrics import wilson
-from navia.report.charts import convergence, figures, rate_sweeps, reduction_sweeps, relative, running_accuracy, select_lines
+from navia.report.charts import (
+    Chart,
+    Figure,
+    Point,
+    Series,
+    convergence,
+    figures,
+    rate_sweeps,
+    reduction_sweeps,
+    relative,
+    running_accuracy,
+    select_lines,
+)
 from navia.report.compare import best, collapses, effective_classes, has_paper, interval_text, paper
 from navia.report.examples import example_images, parse_preprocessing
-from navia.report.figures import draw_figures
-from navia.report.files import LIST, ReportFiles, read_rows, save_text
+from navia.report.figures import draw_figure, draw_figures, style
+from navia.report.files import LIST, read_rows, save_text, write_files
 from navia.report.lines import Column, Line, over_seeds, t95
 from navia.report.page import report_page
 from navia.report.tables import Results, Table, domain_of, tabulate
@@ -676,8 +688,16 @@ def test_curves_along_the_stream_count_images_and_average_seeds() -> None:
 
 
 def save_figures(results: Results, traces: Any, folder: Path) -> list[Path]:
-    with ReportFiles(folder) as written:
-        return draw_figures(results, traces, written)
+    return write_files(folder, draw_figures(results, traces))
+
+
+def test_a_line_has_one_colour_in_all_panels() -> None:
+    curves = {"a": Series("a", [Point(1, 2), Point(2, 3)]), "b": Series("b", [Point(1, 3), Point(2, 4)])}
+    charts = [Chart("line", "t", "x", "y", [curves[name] for name in names]) for names in ("b", "ab")]
+    with style():
+        first, second = draw_figure(Figure("f", "stream", charts, 2)).axes
+    colours = {line.get_label(): line.get_color() for line in second.lines}
+    assert first.lines[0].get_color() == colours["b"] != colours["a"]
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""rows -> what people read: pictures, tables, pages."""
+"""Rows -> tables, figures, one page."""

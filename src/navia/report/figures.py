@@ -1,9 +1,9 @@
 """Figures for papers and slides: charts drawn by matplotlib, as PNG and SVG."""
 
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navia.errors import NaviaError
@@ -14,8 +14,6 @@ from navia.report.tables import Results
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
-
-    from navia.report.files import ReportFiles
 
 # distinct with every kind of colour vision, as on the page; markers have another period, so that pairs repeat late
 COLOURS = ("#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00")
@@ -31,27 +29,23 @@ STYLE = {
     "svg.hashsalt": "navia",  # equal results give equal files
     "svg.fonttype": "none",
 }
+Signs = Mapping[str, dict[str, Any]]  # colour and marker of each series
 _NUMBER_SIZE, _MOST_NUMBERED = 6, 30
 _LAYERS = 4  # of the points of a t-SNE: class after class would hide the first ones below the last
 
 
-def draw_figures(results: Results, traces: Traces, files: "ReportFiles") -> list[Path]:
-    """All figures that the rows allow, as PNG and SVG.
-
-    Returns:
-        Their paths.
-    """
-    paths = []
+def draw_figures(results: Results, traces: Traces) -> dict[str, bytes]:
+    """All figures that the rows allow: files by their names, each as PNG and SVG."""
+    files = {}
     with style():
         for table in results.tables:
             for figure in figures(table, traces):
-                drawing, stem = draw_figure(figure), f"table{table.number}-{figure.name}"
-                with files.open(f"{stem}.png") as path:
-                    drawing.savefig(path, format="png", dpi=160)
-                with files.open(f"{stem}.svg") as path:
-                    drawing.savefig(path, format="svg", metadata={"Date": None})
-                paths += files.paths[-2:]
-    return paths
+                drawing = draw_figure(figure)
+                for kind, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+                    content = io.BytesIO()
+                    drawing.savefig(content, format=kind, **options)
+                    files[f"table{table.number}-{figure.name}.{kind}"] = content.getvalue()
+    return files
 
 
 def style() -> AbstractContextManager[None]:
@@ -73,10 +67,12 @@ def draw_figure(figure: Figure) -> "Drawing":
     size = (6.4, 3.8) if single else (max(5.0, 3.1 * across), 1.1 + 2.2 * down)
     if maps:
         size = (max(4.0, 2.3 * across), 0.8 + 2.4 * down)
+    names = dict.fromkeys(series.name for chart in figure.charts for series in chart.series)
+    signs = {name: _sign(index) for index, name in enumerate(names)}  # the same in all panels
     drawing = Drawing(figsize=size, layout="constrained")
     panels: list[Axes] = list(drawing.subplots(down, across, squeeze=False).flat)
     for number, (axes, chart) in enumerate(zip(panels, figure.charts, strict=False)):
-        {"scatter": _scatter, "line": _lines, "bar": _bars, "map": _map}[chart.kind](axes, chart)
+        {"scatter": _scatter, "line": _lines, "bar": _bars, "map": _map}[chart.kind](axes, chart, signs)
         if maps and number % across == 0:
             axes.set_ylabel(chart.group.replace(", ", ",\n"), fontsize=8)
         if not single:
@@ -90,10 +86,11 @@ def draw_figure(figure: Figure) -> "Drawing":
     if single and figure.charts[0].kind == "bar":
         bars = sum(len(series.points) for series in figure.charts[0].series)
         drawing.set_size_inches(min(20.0, max(5.0, 2 + 0.16 * bars)), 3.8)
-    handles, labels = panels[0].get_legend_handles_labels()
+    found = [zip(*reversed(axes.get_legend_handles_labels()), strict=True) for axes in panels]
+    handles: dict[str, Any] = {label: handle for pairs in found for label, handle in pairs}
     if handles:
-        rows = math.ceil(len(labels) / 4)
-        drawing.legend(handles, labels, loc="outside lower center", ncols=math.ceil(len(labels) / rows), fontsize=8)
+        columns = math.ceil(len(handles) / math.ceil(len(handles) / 4))
+        drawing.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=8)
     return drawing
 
 
@@ -107,7 +104,7 @@ def _errors(points: Sequence[Point]) -> list[list[float]]:
             for ends in ([(p, p.low) for p in points], [(p, p.high) for p in points])]  # fmt: skip
 
 
-def _scatter(axes: "Axes", chart: Chart) -> None:
+def _scatter(axes: "Axes", chart: Chart, _: Signs) -> None:
     """Each point has its own marker and its own name in the legend."""
     for index, point in enumerate(point for series in chart.series for point in series.points):
         error: dict[str, Any] = {"yerr": _errors([point]), "linestyle": "none", "capsize": 2, "elinewidth": 0.8}
@@ -115,10 +112,10 @@ def _scatter(axes: "Axes", chart: Chart) -> None:
     axes.margins(x=0.12, y=0.12)
 
 
-def _lines(axes: "Axes", chart: Chart) -> None:
-    for index, series in enumerate(chart.series):
-        points, sign = series.points, _sign(index)
-        every = [-1] if len(points) > 20 else None
+def _lines(axes: "Axes", chart: Chart, signs: Signs) -> None:
+    for series in chart.series:
+        points, sign = series.points, signs[series.name]
+        every = [-1] if len(points) > 10 else None
         x, y = [p.x for p in points], [p.y for p in points]
         axes.plot(x, y, label=series.name, markersize=4, linewidth=1.3, markevery=every, **sign)
         band = [p for p in points if p.low is not None and p.high is not None]
@@ -129,7 +126,7 @@ def _lines(axes: "Axes", chart: Chart) -> None:
         axes.set_xscale("log")
 
 
-def _bars(axes: "Axes", chart: Chart) -> None:
+def _bars(axes: "Axes", chart: Chart, _: Signs) -> None:
     """Bars have their numbers above them where there are few enough."""
     names = list(dict.fromkeys(str(point.x) for series in chart.series for point in series.points))
     count = len(chart.series)
@@ -150,14 +147,14 @@ def _bars(axes: "Axes", chart: Chart) -> None:
     axes.margins(x=0.01)
 
 
-def _map(axes: "Axes", chart: Chart) -> None:
+def _map(axes: "Axes", chart: Chart, signs: Signs) -> None:
     """Where points lie in a panel means nothing, so it has no axes."""
     axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color("#dedcd5")
     for layer in range(_LAYERS):
-        for i, series in enumerate(chart.series):
+        for series in chart.series:
             own, label = series.points[layer::_LAYERS], None if layer else series.name
-            look = {"s": 13, "edgecolors": "white", "linewidths": 0.25, **_sign(i)}
+            look = {"s": 13, "edgecolors": "white", "linewidths": 0.25, **signs[series.name]}
             axes.scatter([p.x for p in own], [p.y for p in own], label=label, **look)

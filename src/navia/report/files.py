@@ -5,8 +5,7 @@ A report keeps a list of its files in their folder. It replaces and deletes thes
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,102 +56,65 @@ def read_specs(folder: Path) -> list[dict[str, Any]]:
     return specs
 
 
-class ReportFiles:
-    """`with ReportFiles(folder) as files:` and then `with files.open(name) as path:` for each file. Files of an earlier
-    report that this one did not write are deleted at the end."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.paths: list[Path] = []
-        self._listed = self._read()
-
-    def __enter__(self) -> "ReportFiles":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            return
-        names = {path.name for path in self.paths}
-        for name in self._listed - names:
-            (self.folder / name).unlink(missing_ok=True)
-        self._listed = names
-        self._save()
-
-    def check(self, *names: str) -> None:
-        """Refuse names of files that the report did not write."""
-        for name in names:
-            path = self.folder / name
-            if name not in self._listed and os.path.lexists(path):
-                raise InputError(
-                    f"{str(path)!r} is there already, and is not in the list of what `navia report` wrote "
-                    f"({LIST} beside it): move it away, or choose another --out"
-                )
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[Path]:
-        """A temporary path to write to, which becomes the file `name`. It is listed first: an interrupted report can be made
-        again."""
-        self.check(name)
-        if name not in self._listed:
-            self._listed.add(name)
-            self._save()
-        with atomic_write(self.folder / name, sync=False) as unfinished:
-            yield unfinished
-        self.paths.append(self.folder / name)
-
-    def _read(self) -> set[str]:
-        path = self.folder / LIST
-        try:
-            names = json.loads(path.read_text(encoding="utf-8"))["files"]
-            return {name for name in names if Path(name).name == name}
-        except FileNotFoundError:
-            return set()
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{str(path)!r} is no list of files that `navia report` wrote; delete it: {error!r}") from error
-
-    def _save(self) -> None:
-        save_text(self.folder / LIST, json.dumps({"files": sorted(self._listed)}, indent=1) + "\n")
-
-
 def write_report(results: Results, traces: dict[str, Trace], out: Path, notes: list[str]) -> tuple[list[Path], list[str]]:
     """Write tables, figures and the page to `out`.
 
     Returns:
         The paths, and a note on figures that could not be drawn.
     """
+    problems: list[str] = []
+    figures: dict[str, bytes] = {}
     try:
-        with ReportFiles(out) as files:
-            files.check("results.md", "results.tex", "results.csv", "index.html")
-            figures, problems = _figures(results, traces, files)
-            texts = {
-                "results.md": page_markdown(results),
-                "results.tex": latex(results),
-                "results.csv": "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
-                "index.html": report_page(results, traces, example_images(results, traces), [*notes, *problems]),
-            }
-            for name, text in texts.items():
-                with files.open(name) as path:
-                    path.write_text(printable(text), encoding="utf-8")
-            return [*files.paths[-len(texts) :], *figures], problems
-    except OSError as error:
-        raise InputError(f"cannot write to {str(out)!r}: {error}") from error
+        figures = draw_figures(results, traces)
+    except NaviaError as missing:  # without matplotlib a report has the rest
+        problems = [f"No figures: {missing}."]
+    texts = {
+        "results.md": page_markdown(results),
+        "results.tex": latex(results),
+        "results.csv": "".join(csv_text(table, header=table is results.tables[0]) for table in results.tables),
+        "index.html": report_page(results, traces, example_images(results, traces), [*notes, *problems]),
+    }
+    return write_files(out, {name: printable(text).encode() for name, text in texts.items()} | figures), problems
 
 
-def _figures(results: Results, traces: dict[str, Trace], files: ReportFiles) -> tuple[list[Path], list[str]]:
-    """Without matplotlib a report has no figures, but the rest."""
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files and their list, and delete those of an earlier list that are not among them. Files that are not listed are
+    never touched: a name that one of them has is refused before anything is written."""
+    own = folder / LIST
     try:
-        return draw_figures(results, traces, files), []
-    except InputError:
-        raise
-    except NaviaError as missing:
-        return [], [f"No figures: {missing}."]
+        listed = {name for name in json.loads(own.read_text(encoding="utf-8"))["files"] if Path(name).name == name}
+    except OSError:  # not there
+        listed = set()
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{str(own)!r} is no list of files that `navia report` wrote; delete it: {error!r}") from error
+    for path in (folder / name for name in contents):
+        if path.name not in listed and os.path.lexists(path):
+            raise InputError(
+                f"{str(path)!r} is there already, and is not in the list of what `navia report` wrote "
+                f"({LIST} beside it): move it away, or choose another --out"
+            )
+    _save_list(own, listed | {*contents})  # listed first: an interrupted report can be made again
+    for name, content in contents.items():
+        _save(folder / name, content)
+    for name in listed - {*contents}:
+        (folder / name).unlink(missing_ok=True)
+    _save_list(own, {*contents})
+    return [folder / name for name in contents]
 
 
 def save_text(path: Path, text: str) -> None:
     """Write a file that a reader never sees half of."""
+    _save(path, printable(text).encode())
+
+
+def _save_list(path: Path, names: set[str]) -> None:
+    _save(path, json.dumps({"files": sorted(names)}, indent=1).encode() + b"\n")
+
+
+def _save(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, sync=False) as unfinished:
-            unfinished.write_text(printable(text), encoding="utf-8")
+            unfinished.write_bytes(content)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {str(path)!r}: {error}") from error

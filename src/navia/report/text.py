@@ -3,9 +3,14 @@
 import csv
 import io
 import json
+import re
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from navia.bench.presets import published_model
 from navia.report import compare
@@ -313,23 +318,6 @@ def _escape_markdown(text: str) -> str:
 # ---- LaTeX
 
 PACKAGES = ("booktabs", "graphicx")
-# \resizebox: tables wider than the text are scaled down to it; \width is graphicx' name for the natural width
-_TABLE = r"""\begin{table}[t]
-\centering
-\setlength{\belowcaptionskip}{6pt}
-\caption{%(caption)s}
-\label{tab:%(label)s}
-\setlength{\tabcolsep}{3.5pt}
-\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%%
-\begin{tabular}{l%(columns)s}
-\toprule
-%(head)s \\
-\midrule
-%(body)s
-\bottomrule
-\end{tabular}}
-\end{table}
-"""
 _ESCAPED = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "−": "$-$", "<": "$<$", ">": "$>$",
@@ -346,41 +334,29 @@ def latex(results: Results) -> str:
 
 def latex_table(table: Table) -> str:
     """One table, or of many domains two: averages with their intervals, then every domain with its number alone."""
-    caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
-    if not table.is_wide:
-        return _latex_environment(table, table.columns, caption, f"navia-{table.number}")
-    more = f"{table.title}, domain by domain. Top-1 accuracy in percent; the intervals are in results.csv."
-    summed = _latex_environment(table, table.summed, caption, f"navia-{table.number}")
-    return f"{summed}\n" + _latex_environment(table, table.single, more, f"navia-{table.number}-domains", turned=True)
-
-
-def _latex_environment(table: Table, columns: Sequence[Column], caption: str, label: str, turned: bool = False) -> str:
-    """turned: column titles run upwards, and cells have no intervals."""
-    titles = [_escape_latex(column.title) for column in columns]
-    stacked = ["\\shortstack[r]{" + title.replace(" ", " \\\\ ") + "}" for title in titles]  # no wider than the numbers
-    head = [f"\\rotatebox{{90}}{{{title}}}" for title in titles] if turned else stacked
-    return _TABLE % {
-        "caption": _escape_latex(caption),
-        "label": label,
-        "columns": "r" * len(columns),
-        "head": " & ".join(["method", *head]),
-        "body": "\n\\midrule\n".join(_latex_block(block, columns, intervals=not turned) for block in table.blocks),
+    signs = {
+        "block_start_string": "<%",
+        "block_end_string": "%>",
+        "variable_start_string": "<<",
+        "variable_end_string": ">>",
     }
+    signs |= {"comment_start_string": "<#", "comment_end_string": "#>"}
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    environment = jinja2.Environment(loader=loader, trim_blocks=True, **signs)  # type: ignore[arg-type]
+    environment.filters |= {"tex": _escape_latex, "any": any}
+    caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
+    more = f"{table.title}, domain by domain. Top-1 accuracy in percent; the intervals are in results.csv."
+    given = {"caption": caption, "more": more, "label": f"navia-{table.number}", "lines": _latex_lines}
+    text = environment.get_template("results.tex").render(table=table, **given)
+    return re.sub("\n{2,}", "\n\n", text).strip() + "\n"
 
 
-def _latex_block(block: Block, columns: Sequence[Column], intervals: bool) -> str:
-    title = f"\\multicolumn{{{len(columns) + 1}}}{{l}}{{\\emph{{{_escape_latex(block.title)}}}}} \\\\"
-    texts = [[_escape_latex(text) for text in column_texts(block, column)] for column in columns]
-    marks = [best(block, column) for column in columns]
-    rows = [title] if block.title else []
+def _latex_lines(block: Block, columns: Sequence[Column]) -> Iterator[tuple[str, list[tuple[str, bool]], list[str]]]:
+    """Name, values with marks of the best, and intervals of each line."""
+    cells = [list(zip(column_texts(block, column), best(block, column), strict=True)) for column in columns]
     for i, line in enumerate(block.lines):
-        values = [f"\\textbf{{{own[i]}}}" if mark[i] else own[i] for own, mark in zip(texts, marks, strict=True)]
-        row = " & ".join([_escape_latex(line.name), *values])
-        small = [interval_text(line.value(column)) if intervals and column.is_accuracy else "" for column in columns]
-        below = "".join(f" & {{\\scriptsize {_escape_latex(text)}}}" if text else " &" for text in small)
-        # intervals stand nearer to their own line than to the next
-        rows += [f"{row} \\\\[-3pt]", f"{below} \\\\[2pt]"] if any(small) else [f"{row} \\\\"]
-    return "\n".join(rows)
+        intervals = [interval_text(line.value(column)) if column.is_accuracy else "" for column in columns]
+        yield line.name, [own[i] for own in cells], intervals
 
 
 def _escape_latex(text: str) -> str:
@@ -400,7 +376,7 @@ def csv_text(table: Table, *, header: bool = True) -> str:
     """One line per number, in full precision, so that the tables of one file may have different columns. Accuracies and ECE
     are in percent; `paper` is the published value where there is one."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n", extrasaction="ignore")
     if header:
         writer.writeheader()
     for line in table.lines:
@@ -421,13 +397,10 @@ def _csv_rows(table: Table, line: Line) -> list[dict[str, Any]]:
         value, theirs = line.value(column), paper(table, line, column)
         if value.mean is not None or theirs is not None:
             own = line.options_by_domain.get(column.name)
-            rows.append({
-                **common, "options": options if own is None else json.dumps(own, sort_keys=True), "quantity": column.name,
-                "kind": "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost",
-                "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
-                "seeds": value.seeds or None, "lowest_seed": value.lowest_seed, "highest_seed": value.highest_seed,
-                "paper": theirs,
-            })  # fmt: skip
+            kind = "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost"
+            what = {"options": options if own is None else json.dumps(own, sort_keys=True), "quantity": column.name}
+            number = asdict(value) | {"value": value.mean, "seeds": value.seeds or None, "kind": kind, "paper": theirs}
+            rows.append({**common, **what, **number})
     costs = {quantity: line.median(quantity) for quantity in ("gmacs_paper", "trainable", "realtime_ratio")}
     known = {quantity: value for quantity, value in costs.items() if value is not None}
     return rows + [{**common, "quantity": quantity, "kind": "cost", "value": value} for quantity, value in known.items()]

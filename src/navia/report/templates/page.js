@@ -1,6 +1,6 @@
 // Sorting of tables, and charts with ECharts. Texts go in as text, never as HTML.
 "use strict";
-document.getElementById("noscript").remove();
+document.querySelector(".noscript").remove();
 
 function element(name, text = "", kind = "") {
   const made = document.createElement(name);
@@ -127,13 +127,14 @@ function optionsOf(data, names, width) {
   if (data.kind === "scatter") {
     const crowded = data.series.flatMap((one) => one.points).length > 12;
     const label = (one) => ({
-      label: { ...sans(), show: true, position: [14, -7], formatter: ({ dataIndex }) => one.points[dataIndex][4] },
+      label: { ...sans(), show: true, position: [14, -7], minMargin: 5, formatter: ({ dataIndex }) => one.points[dataIndex][4] },
       labelLayout: ({ rect, labelRect }) => ({
         ...(crowded ? { hideOverlap: true } : { moveOverlap: "shiftY" }), ...(labelRect.x + labelRect.width > width && { x: rect.x - 4, align: "right" }),
       }),
     });
     options.series = [...series("scatter", label), ...errorBars(data, colours), front(data)];
-    options.xAxis.boundaryGap = options.yAxis.boundaryGap = ["5%", "5%"];
+    const least = ({ min, max }) => (min >= 0 && min < 0.06 * (max - min) ? 0 : null); // no negative cost
+    for (const one of [options.xAxis, options.yAxis]) Object.assign(one, { boundaryGap: ["5%", "5%"], min: least });
   } else if (data.kind === "line") {
     options.series = [...series("line", (one, i) => ({
       lineStyle: { type: signs[i].dash.length ? signs[i].dash : "solid", width: 1.8 }, showAllSymbol: true,
