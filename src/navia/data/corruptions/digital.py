@@ -65,6 +65,7 @@ def elastic_transform(image: NDArray[np.uint8], severity: int, rng: np.random.Ra
     bent like a large one; the amplitude does so twice, because the noise under it averages out over `sigma` pixels.
     """
     import cv2
+    from scipy.ndimage import map_coordinates
 
     amplitude, sigma, jitter = (
         (244 * 2, 244 * 0.7, 244 * 0.1),
@@ -87,7 +88,9 @@ def elastic_transform(image: NDArray[np.uint8], severity: int, rng: np.random.Ra
 
     dx = (_smooth(rng.uniform(-1, 1, size=(height, width)), sigma) * amplitude).astype(np.float32)
     dy = (_smooth(rng.uniform(-1, 1, size=(height, width)), sigma) * amplitude).astype(np.float32)
-    return to_levels(_sample(x, np.arange(height)[:, None] + dy, np.arange(width) + dx))
+    at = (np.arange(height)[:, None] + dy, np.arange(width) + dx)
+    planes = [map_coordinates(x[..., channel], at, order=1, mode="reflect") for channel in range(x.shape[2])]
+    return to_levels(np.stack(planes, axis=2))
 
 
 def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
@@ -116,24 +119,6 @@ def _response(size: int, sigma: float) -> NDArray[np.float64]:
     weights /= weights.sum()
     response: NDArray[np.float64] = (np.cos(np.pi / size * np.arange(size)[:, None] * at) * weights).sum(axis=1)
     return response
-
-
-def _sample(x: NDArray[np.float32], rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Bilinear values of H x W x C at fractional places (H x W each), the image mirrored beyond its edges."""
-    low_row, low_column = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
-    top, left = max(0, -int(low_row.min())), max(0, -int(low_column.min()))
-    bottom = max(0, int(low_row.max()) + 2 - x.shape[0])
-    right = max(0, int(low_column.max()) + 2 - x.shape[1])
-    stride = left + x.shape[1] + right
-    at = (low_row + top) * stride + low_column + left
-    down, across = rows - low_row, columns - low_column
-    sampled = np.empty_like(x)
-    for channel in range(x.shape[2]):
-        plane = np.pad(x[..., channel].astype(np.float64), ((top, bottom), (left, right)), mode="symmetric").ravel()
-        upper = plane.take(at) * (1 - across) + plane.take(at + 1) * across
-        lower = plane.take(at + stride) * (1 - across) + plane.take(at + stride + 1) * across
-        sampled[..., channel] = upper * (1 - down) + lower * down
-    return sampled
 
 
 def rgb_to_hsv(red: Plane, green: Plane, blue: Plane) -> tuple[Plane, Plane, Plane]:
