@@ -14,8 +14,7 @@ def gaussian(x: NDArray[Any], sigma: float) -> NDArray[Any]:
     """Gaussian filter over the first two axes, edges repeated, cut at four sigma; keeps the float type."""
     from scipy.ndimage import gaussian_filter
 
-    filtered: NDArray[Any] = gaussian_filter(x, (sigma, sigma) + (0,) * (x.ndim - 2), mode="nearest", truncate=4.0)
-    return filtered
+    return gaussian_filter(x, (sigma, sigma) + (0,) * (x.ndim - 2), mode="nearest", truncate=4.0)
 
 
 def gaussian_blur(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -132,8 +131,7 @@ def centre_zoom(plane: NDArray[np.float64], factor: float, *, crop: bool = True)
         return plane
     height, width = plane.shape
     rows, columns = _zoom_matrix(height, factor, crop), _zoom_matrix(width, factor, crop)
-    zoomed: NDArray[np.float64] = (columns @ (rows @ plane).T).T
-    return zoomed
+    return (columns @ (rows @ plane).T).T
 
 
 @lru_cache(maxsize=128)

@@ -99,15 +99,13 @@ def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
     from scipy.ndimage import gaussian_filter
 
     if sigma < 8:
-        smooth: NDArray[np.float64] = gaussian_filter(field, sigma, mode="reflect", truncate=3)
-        return smooth
+        return gaussian_filter(field, sigma, mode="reflect", truncate=3)
     # A kernel as long as the image (severities 1 and 2) is cheaper by the cosine transform, in which this filter is a
     # factor for each wave. No matrix product: its threads would fight with those of other workers.
     waves = dctn(field)
     waves *= _response(field.shape[0], sigma)[:, None]
     waves *= _response(field.shape[1], sigma)
-    filtered: NDArray[np.float64] = idctn(waves)
-    return filtered
+    return idctn(waves)
 
 
 @lru_cache(maxsize=16)
@@ -117,8 +115,7 @@ def _response(size: int, sigma: float) -> NDArray[np.float64]:
     at = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (at / sigma) ** 2)
     weights /= weights.sum()
-    response: NDArray[np.float64] = (np.cos(np.pi / size * np.arange(size)[:, None] * at) * weights).sum(axis=1)
-    return response
+    return (np.cos(np.pi / size * np.arange(size)[:, None] * at) * weights).sum(axis=1)
 
 
 def rgb_to_hsv(red: Plane, green: Plane, blue: Plane) -> tuple[Plane, Plane, Plane]:

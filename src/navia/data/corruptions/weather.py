@@ -64,8 +64,7 @@ def _texture(name: str) -> NDArray[np.uint8]:
     from PIL import Image
 
     data = files("navia.data.corruptions").joinpath("frost", name).read_bytes()
-    texture: NDArray[np.uint8] = np.asarray(Image.open(BytesIO(data)).convert("RGB"))
-    return texture
+    return np.asarray(Image.open(BytesIO(data)).convert("RGB"))
 
 
 def _enlarged(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
@@ -76,8 +75,7 @@ def _enlarged(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np
 
     factor = 1.1 * max(height / texture.shape[0], width / texture.shape[1], 1.0)
     size = (int(np.ceil(texture.shape[1] * factor)), int(np.ceil(texture.shape[0] * factor)))
-    enlarged: NDArray[np.uint8] = cv2.resize(texture, dsize=size, interpolation=cv2.INTER_CUBIC)
-    return enlarged
+    return cv2.resize(texture, dsize=size, interpolation=cv2.INTER_CUBIC)
 
 
 def fog(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
