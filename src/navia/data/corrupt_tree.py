@@ -19,7 +19,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
-from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 
@@ -321,5 +320,5 @@ def _exit_with_parent() -> NoReturn:
     """A worker waits for tasks forever, even if its parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait_for_any([parent.sentinel])
+    parent.join()
     os._exit(1)

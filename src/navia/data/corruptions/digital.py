@@ -20,10 +20,7 @@ def contrast(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState
     keep = (0.4, 0.3, 0.2, 0.1, 0.05)[severity - 1]
     x = image / 255.0
     mean = x.mean(axis=(0, 1), keepdims=True)
-    x -= mean
-    x *= keep
-    x += mean
-    return to_levels(x)
+    return to_levels((x - mean) * keep + mean)
 
 
 def saturate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -102,10 +99,7 @@ def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
         return gaussian_filter(field, sigma, mode="reflect", truncate=3)
     # A kernel as long as the image (severities 1 and 2) is cheaper by the cosine transform, in which this filter is a
     # factor for each wave. No matrix product: its threads would fight with those of other workers.
-    waves = dctn(field)
-    waves *= _response(field.shape[0], sigma)[:, None]
-    waves *= _response(field.shape[1], sigma)
-    return idctn(waves)
+    return idctn(dctn(field) * _response(field.shape[0], sigma)[:, None] * _response(field.shape[1], sigma))
 
 
 @lru_cache(maxsize=16)
@@ -141,9 +135,8 @@ def hsv_to_rgb(hue: Plane, saturation: Plane, value: Plane) -> tuple[Plane, Plan
     part -= sector
     sector[sector == 6] = 0
     # Between the highest and the lowest channel lies one that rises in even sectors and falls in odd ones.
-    even = (sector == 0) | (sector == 2) | (sector == 4)
     low = value * (1 - saturation)
-    middle = value * (1 - np.where(even, 1 - part, part) * saturation)
+    middle = value * (1 - np.where(sector % 2 == 0, 1 - part, part) * saturation)
     red = np.where((sector == 2) | (sector == 3), low, np.where((sector == 0) | (sector == 5), value, middle))
     green = np.where(sector > 3, low, np.where((sector == 1) | (sector == 2), value, middle))
     blue = np.where(sector < 2, low, np.where((sector == 3) | (sector == 4), value, middle))

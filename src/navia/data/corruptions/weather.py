@@ -59,12 +59,10 @@ def frost(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -
 
 @lru_cache(maxsize=len(FROST))
 def _texture(name: str) -> NDArray[np.uint8]:
-    from io import BytesIO
-
     from PIL import Image
 
-    data = files("navia.data.corruptions").joinpath("frost", name).read_bytes()
-    return np.asarray(Image.open(BytesIO(data)).convert("RGB"))
+    with files("navia.data.corruptions").joinpath("frost", name).open("rb") as file:
+        return np.asarray(Image.open(file).convert("RGB"))
 
 
 def _enlarged(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
