@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from navia.cli.doctor import doctor
+from navia.cli.main import app
 from navia.data import corruptions, imagenet
 from navia.data.doctor import MODEL, Diagnosis, Sizes, examine
 from navia.errors import InputError
@@ -153,7 +155,7 @@ def test_strange_files_and_folders(healthy: Path) -> None:
 
 def test_attributes_left_by_macos_are_errors_even_if_not_read(healthy: Path) -> None:
     put(healthy / "cat" / "._a.png", b"Mac OS X")
-    assert "1 file called ._* count as images" in texts(examine(healthy, read=0), "error")
+    assert "1 file named ._* have an image suffix" in texts(examine(healthy, read=0), "error")
 
 
 def test_empty_and_odd_class_folders(tmp_path: Path) -> None:
@@ -204,8 +206,8 @@ def test_images_left_out_deeper(healthy: Path) -> None:
     fill(healthy / "train", WNIDS[:3])
     put(healthy / "cat" / "more" / "a.png")
     warnings = texts(examine(healthy), "warning")
-    assert f"images in 1 folder lie too deep and are left out: {str(healthy / 'train')!r} (imagenet)" in warnings
-    assert "images in 1 folder inside class folders are left out: cat/more" in warnings
+    assert f"images in 1 folder are too deep and not read: {str(healthy / 'train')!r} (imagenet)" in warnings
+    assert "images in 1 folder inside class folders are not read: cat/more" in warnings
     assert "not part of the layout" not in warnings
 
 
@@ -220,7 +222,7 @@ def test_a_cover_image_above_the_data(tmp_path: Path) -> None:
 
 def test_one_class_folder_by_itself(tmp_path: Path) -> None:
     fill(tmp_path, WNIDS[:3])
-    assert f"use the folder above, {str(tmp_path)!r}" in texts(examine(tmp_path / WNIDS[1]), "warning")
+    assert f"use its parent folder, {str(tmp_path)!r}" in texts(examine(tmp_path / WNIDS[1]), "warning")
 
 
 def test_splits_are_no_classes(tmp_path: Path) -> None:
@@ -243,9 +245,9 @@ def test_subset_of_the_validation_set(tmp_path: Path) -> None:
     assert "a subset: 2,000 of 50,000 images, 2 of 50 per class" in texts(diagnosis, "note")
     assert texts(diagnosis, "warning") == ""
     assert diagnosis.next_commands == (
-        f"navia stats {tmp_path} stats.safetensors --model {MODEL} --reduce tome:8",
+        f"navia stats {tmp_path} -o stats.safetensors --model {MODEL} --reduce tome:8",
         f"navia run {tmp_path} --model {MODEL} --source stats.safetensors --method navia --reduce tome:8 --corruption fog",
-        f"navia corrupt {tmp_path} OUT",
+        f"navia corrupt {tmp_path} -o OUT",
     )
 
 
@@ -255,7 +257,7 @@ def test_cropped_validation_images_are_not_cropped_again(tmp_path: Path) -> None
     stats, run, corrupt = examine(tmp_path).next_commands
     assert stats.endswith(" --crop-only")
     assert " --crop-only " in run
-    assert corrupt == f"navia corrupt {tmp_path} OUT --as-is"
+    assert corrupt == f"navia corrupt {tmp_path} -o OUT --as-is"
 
 
 def test_unfinished_validation_set(tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_unfinished_validation_set(tmp_path: Path) -> None:
     put(tmp_path / WNIDS[0] / "ILSVRC2012_val_9.png")
     warnings = texts(examine(tmp_path, read=0), "warning")
     assert "400 class folders of 1,000 missing" in warnings
-    assert "1,201 of the published 50,000 images: a subset, or not all arrived" in warnings
+    assert "1,201 of the published 50,000 images: a subset, or an incomplete copy" in warnings
 
 
 def test_sketch_and_training_set_by_their_file_names(tmp_path: Path) -> None:
@@ -353,7 +355,7 @@ def test_imagenet_c_in_order(tmp_path: Path) -> None:
         assert absent not in texts(diagnosis, "warning")
     assert "all examined images are 224x224 px" in texts(diagnosis, "note")
     assert diagnosis.next_commands == (
-        f"navia stats CLEAN_DIR stats.safetensors --model {MODEL} --reduce tome:8",
+        f"navia stats CLEAN_DIR -o stats.safetensors --model {MODEL} --reduce tome:8",
         f"navia run {tmp_path} --model {MODEL} --source stats.safetensors --method navia --reduce tome:8 --crop-only",
     )
 
@@ -456,6 +458,21 @@ def test_command_as_json(healthy: Path) -> None:
     assert shown["root"] == str(healthy)
     assert shown["parts"] == [{"name": healthy.name, "path": str(healthy), "images": 5, "classes": 2}]
     assert shown["findings"][0]["severity"] == "error"
+
+
+def test_suggested_commands_are_valid(tmp_path: Path) -> None:
+    """The parser of the program accepts every suggestion."""
+    for wnid in WNIDS[:2]:
+        put(tmp_path / "val" / wnid / "ILSVRC2012_val_1.JPEG", make_image((224, 224), form="JPEG"))
+    put(tmp_path / "val" / WNIDS[0] / "cut.JPEG", b"broken")
+    imagenet_c(tmp_path / "c")
+    suggested = [*examine(tmp_path / "val").next_commands, *examine(tmp_path / "c", read=2).next_commands]
+    program: Any = typer.main.get_command(app)
+    for command in suggested:
+        navia, name, *arguments = shlex.split(command)
+        assert navia == "navia"
+        program.commands[name].make_context(name, arguments)
+    assert {command.split()[1] for command in suggested} == {"doctor", "stats", "run", "corrupt"}
 
 
 def test_command_refuses_what_is_no_folder(tmp_path: Path) -> None:

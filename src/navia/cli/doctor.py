@@ -51,7 +51,7 @@ def _lines(diagnosis: "Diagnosis") -> Iterator[Text]:
         yield Text(f"  images per class: {per.smallest:,} to {per.largest:,}, median {per.median:g}")
         if per.odd:
             more = f" and {len(per.odd) - 5:,} more" if len(per.odd) > 5 else ""
-            yield Text(f"  standing out: {', '.join(per.odd[:5])}{more}")
+            yield Text(f"  unusual numbers: {', '.join(per.odd[:5])}{more}")
     sizes = diagnosis.sizes
     if sizes:
         small, large, common = (f"{width}x{height}" for width, height in (sizes.smallest, sizes.largest, sizes.common))

@@ -19,17 +19,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
-from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from PIL import Image
 
-from navia.data.corruptions import MIN_SIDE, corrupt, corruption_seed, names
+from navia.data.corruptions import MIN_SIDE, check_corruption, corrupt, corruption_seed
 from navia.data.preprocessing import Preprocessing, open_image
 from navia.data.sources import Folder, scan
-from navia.errors import InputError, NaviaError, SpecError, known_names
+from navia.errors import InputError, NaviaError, SpecError
 from navia.io import UNFINISHED_SUFFIX, atomic_write, delay_interrupts, lock_file
 
 DEFINITIONS = 1  # increase whenever a corruption gives other pixels: no tree may hold both
@@ -99,27 +98,32 @@ def write_corrupted(
         raise SpecError(f"size must be from {MIN_SIDE} px to the {resize} px of resize, not {size}")
     images = _target_files(scan(source))[:limit]
     writer = Writer(source, target, seed, None if as_is else size, None if as_is else resize)
+    settings = {"source": source.resolve().name, "seed": seed, "size": writer.size, "resize": writer.resize}
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(lock_tree(target, writer.settings()))
+            stack.enter_context(lock_tree(target, {**settings, "quality": QUALITY, "definitions": DEFINITIONS}))
         except OSError as error:
             raise InputError(f"cannot write to {str(target)!r}: {error}") from error
 
         def missing_files() -> Iterator[Task]:
             for (name, file), corruption in itertools.product(images, corruptions):
-                wanted = (s for s in severities if not _is_complete(target / corruption / str(s) / file))
-                yield Task(name, file, corruption, tuple(wanted))
+                wanted = [s for s in severities if not _is_complete(target / corruption / str(s) / file)]
+                if wanted:
+                    yield Task(name, file, corruption, tuple(wanted))
 
         total = len(images) * len(corruptions) * len(severities)
         missing = sum(len(task.severities) for task in missing_files())
         counts = RunCounts(total, total - missing, skip_unreadable, progress)
         counts.report()
-        tasks = (task for task in missing_files() if task.severities)
         try:
-            if workers == 1:
-                _run_here(writer, tasks, counts)
+            if workers > 1:
+                _run_in_processes(writer, missing_files(), workers, counts)
             else:
-                _run_in_processes(writer, tasks, workers, counts)
+                for task in missing_files():
+                    with delay_interrupts():  # files on the disk are counted
+                        counts.add(writer.write(task))
+                    if counts.failure:
+                        break
         except KeyboardInterrupt:
             raise KeyboardInterrupt(str(counts)) from None
         except BrokenProcessPool as error:
@@ -132,13 +136,8 @@ def write_corrupted(
 def _check_arguments(
     source: Path, target: Path, corruptions: Sequence[str], severities: Sequence[int], workers: int, limit: int | None
 ) -> None:
-    known = names(extra=True)
-    for name in corruptions:
-        if name not in known:
-            raise InputError(f"unknown corruption {name!r}{known_names(name, known)}")
-    for severity in severities:
-        if severity not in range(1, 6):
-            raise InputError(f"severity must be an integer from 1 to 5, not {severity!r}")
+    for name, severity in itertools.product(corruptions, severities):
+        check_corruption(name, severity)
     if not corruptions or not severities:
         raise InputError("no corruption or no severity given: there is nothing to write")
     if workers < 1 or (limit is not None and limit < 1):
@@ -168,32 +167,25 @@ def lock_tree(target: Path, settings: dict[str, Any]) -> Iterator[None]:
         raise InputError(f"{str(target)!r} is a file, not a folder")
     target.mkdir(parents=True, exist_ok=True)
     path = target / SETTINGS_FILE
-    others = (
-        entry for entry in target.iterdir() if not entry.name.endswith(UNFINISHED_SUFFIX) and entry.name != SETTINGS_FILE
-    )
+    others = (entry for entry in target.iterdir() if not entry.name.endswith(UNFINISHED_SUFFIX))
     content = [entry.name for entry in others if entry.is_dir() or _is_complete(entry)]
     if content and not _is_complete(path):
         raise InputError(f"{str(target)!r} holds other things ({min(content)}, ...): choose a new or an empty folder")
     with lock_file(target / LOCK_FILE, f"another run writes to {str(target)!r}: wait for it or choose another folder"):
         for unfinished in target.rglob(f"*{UNFINISHED_SUFFIX}"):  # left by killed runs
             unfinished.unlink(missing_ok=True)
-        if _is_complete(path):
-            _check_settings(path, settings)
-        else:
+        if not _is_complete(path):
             with atomic_write(path) as unfinished:
                 unfinished.write_text(json.dumps(settings, indent=2) + "\n")
+        try:
+            before = dict(json.loads(path.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{str(path)!r} is damaged ({error}): choose another folder") from error
+        changed = [name for name in settings if before.get(name) != settings[name]]
+        was, now = (", ".join(f"{name} {json.dumps(s.get(name))}" for name in changed) for s in (before, settings))
+        if changed:
+            raise InputError(f"{str(target)!r} was made with {was}, not {now}: choose another folder")
         yield
-
-
-def _check_settings(path: Path, settings: dict[str, Any]) -> None:
-    try:
-        before = dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{str(path)!r} is damaged ({error}): choose another folder") from error
-    changed = [name for name in settings if before.get(name) != settings[name]]
-    was, now = (", ".join(f"{name} {json.dumps(s.get(name))}" for name in changed) for s in (before, settings))
-    if changed:
-        raise InputError(f"{str(path.parent)!r} was made with {was}, not {now}: choose another folder")
 
 
 def _is_complete(path: Path) -> bool:
@@ -212,11 +204,6 @@ class Writer:
     seed: int
     size: int | None
     resize: int | None
-
-    def settings(self) -> dict[str, Any]:
-        """Settings that must be equal for all files of a tree."""
-        fixed = {"quality": QUALITY, "definitions": DEFINITIONS}
-        return {"source": self.source.resolve().name, "seed": self.seed, "size": self.size, "resize": self.resize, **fixed}
 
     def write(self, task: Task) -> Result:
         """Write the files of a task, up to the first that fails."""
@@ -284,14 +271,6 @@ class RunCounts:
         return f"{self.kept + self.written} of {self.total} files are done, the same command continues from there"
 
 
-def _run_here(writer: Writer, tasks: Iterator[Task], counts: RunCounts) -> None:
-    for task in tasks:
-        with delay_interrupts():  # files on the disk are counted
-            counts.add(writer.write(task))
-        if counts.failure:
-            return
-
-
 def _run_in_processes(writer: Writer, tasks: Iterator[Task], workers: int, counts: RunCounts) -> None:
     # Spawned, not forked: the caller may have threads, and locks that they hold.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
@@ -341,5 +320,5 @@ def _exit_with_parent() -> NoReturn:
     """A worker waits for tasks forever, even if its parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait_for_any([parent.sentinel])
+    parent.join()
     os._exit(1)

@@ -207,12 +207,8 @@ class Loader:
     ) -> None:
         if batch_size < 1 or workers < 0:
             raise SpecError(f"batch_size must be at least 1 and workers at least 0, not {batch_size} and {workers}")
-        self.stream = stream
-        self.preprocessing = preprocessing
-        self.workers = workers
-        self.skip_unreadable = skip_unreadable
-        self.start = start
-        self.shard = shard or Shard()
+        self.stream, self.preprocessing, self.workers = stream, preprocessing, workers
+        self.skip_unreadable, self.start, self.shard = skip_unreadable, start, shard or Shard()
         self.unreadable: list[tuple[str, str]] = []
         self.plan: list[list[SampleIndex]] = [
             [(number, int(domain), int(index)) for domain, index in segment.indices[begin : begin + batch_size]]
@@ -241,24 +237,21 @@ class Loader:
             segment = self.plan[number][0][0]
             reset = reset or (self.stream.segments[segment].reset and segment != last_segment)
             last_segment = segment
-            samples = self._readable(number, self.shard.gather(own_errors))
-            if samples:
-                names = tuple(domain.images.name(index) for domain, index in samples)
-                labels = torch.tensor([domain.label(index) for domain, index in samples])
-                yield Batch(images, labels, names, tuple(domain.name for domain, _ in samples), number, reset)
-                reset = False
-
-    def _readable(self, number: int, errors: list[str | None]) -> list[tuple[Domain, int]]:
-        """Samples of a batch without those that could not be read."""
-        samples = [(self.stream.domains[domain], index) for _, domain, index in self.plan[number]]
-        for (domain, index), error in zip(samples, errors, strict=True):
-            if error is not None:
-                self.unreadable.append((domain.images.name(index), error))
+            samples = []
+            for (_, at, index), error in zip(self.plan[number], self.shard.gather(own_errors), strict=True):
+                domain = self.stream.domains[at]
+                name = domain.images.name(index)
+                if error is None:
+                    samples.append((name, domain.name, domain.label(index)))
+                    continue
+                self.unreadable.append((name, error))
                 if not self.skip_unreadable:
-                    raise InputError(
-                        f"{error} (navia doctor lists such images, navia run --skip-unreadable leaves them out)"
-                    )
-        return [sample for sample, error in zip(samples, errors, strict=True) if error is None]
+                    advice = "navia doctor lists such images, navia run --skip-unreadable leaves them out"
+                    raise InputError(f"{error} ({advice})")
+            if samples:
+                names, domains, labels = zip(*samples, strict=True)
+                yield Batch(images, torch.tensor(labels), names, domains, number, reset)
+                reset = False
 
 
 def _stack(decoded: list[Tensor | str]) -> tuple[Tensor, list[str | None]]:

@@ -37,17 +37,14 @@ def decode(
     try:
         with Image.open(file, formats=formats) as image:
             if image.width * image.height > max_pixels:
-                raise InputError(f"{name} is too large to decode: {image.width}x{image.height} px")
+                raise Image.DecompressionBombError(f"{image.width}x{image.height} px")
             image.load()
             return ImageOps.exif_transpose(image)
-    except InputError:
-        raise
-    except UnidentifiedImageError as error:  # Pillow's message names an object in memory
-        raise InputError(f"cannot read {name}: unknown image format") from error
     except Image.DecompressionBombError as error:
-        raise InputError(f"{name} is too large to decode") from error
+        raise InputError(f"{name} is too large to decode: {error}") from error
     except (OSError, SyntaxError, ValueError) as error:  # ValueError: damaged PPM, PNG, TIFF
-        raise InputError(f"cannot read {name}: {error}") from error
+        unknown = isinstance(error, UnidentifiedImageError)  # its message names an object in memory
+        raise InputError(f"cannot read {name}: {'unknown image format' if unknown else error}") from error
 
 
 def as_pillow(image: ImageLike) -> Image.Image:
@@ -58,14 +55,12 @@ def as_pillow(image: ImageLike) -> Image.Image:
         return open_image(image)
     got = type(image).__name__
     if isinstance(image, np.ndarray | Tensor):
-        pixels = image if isinstance(image, np.ndarray) else image.detach().cpu().numpy()
-        if isinstance(image, Tensor) and image.dim() == 3:
-            pixels = pixels.transpose(1, 2, 0)
-        grey = pixels.ndim == 2 and isinstance(image, np.ndarray)
+        is_tensor = isinstance(image, Tensor)
+        pixels = np.moveaxis(image.detach().cpu().numpy(), 0, -1) if isinstance(image, Tensor) else image
+        grey = pixels.ndim == 2 and not is_tensor
         if pixels.dtype == np.uint8 and pixels.size and (grey or (pixels.ndim == 3 and pixels.shape[2] in _PILLOW_MODES)):
             return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
-        kind = "an array" if isinstance(image, np.ndarray) else "a tensor"
-        got = f"{kind} of {image.dtype} and shape {tuple(image.shape)}"
+        got = f"{'a tensor' if is_tensor else 'an array'} of {image.dtype} and shape {tuple(image.shape)}"
     raise InputError(
         f"an image must be a Pillow image, a path, or uint8: an array [H, W, C] or a tensor [C, H, W]; got {got}"
     )
@@ -128,7 +123,10 @@ class Preprocessing:
         """Resize and crop an image; the result is not normalised yet."""
         image = as_pillow(image).convert(_PILLOW_MODES[len(self.mean)])
         if self.resize is not None:
-            image = image.resize(self._resized(image), Image.Resampling[self.interpolation.upper()])
+            short = min(image.size)  # the longer side is rounded down, as in torchvision
+            side = self.resize
+            resized = side[::-1] if isinstance(side, tuple) else tuple(int(side * length / short) for length in image.size)
+            image = image.resize((resized[0], resized[1]), Image.Resampling[self.interpolation.upper()])
         height, width = self.size
         if image.height < height or image.width < width:
             remedy = ": leave out --crop-only, so that it is resized first" if self.resize is None else ""
@@ -146,8 +144,7 @@ class Preprocessing:
 
     def denormalise(self, images: Tensor) -> Tensor:
         """Map normalised images [..., C, H, W] back to [0, 1]."""
-        mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]
-        std = torch.tensor(self.std, dtype=images.dtype, device=images.device)[:, None, None]
+        mean, std = images.new_tensor([self.mean, self.std])[..., None, None]
         return images * std + mean
 
     def crop_only(self) -> "Preprocessing":
@@ -156,23 +153,12 @@ class Preprocessing:
 
     def describe(self) -> str:
         """One line for reports."""
-        steps = ""
-        if self.resize is not None:
-            size = self.resize
-            to = f"shorter side to {size}" if isinstance(size, int) else f"resize to {size[1]}x{size[0]}"
-            steps = f"{to} px ({self.interpolation}), "
+        size = self.resize
+        to = f"resize to {size[1]}x{size[0]}" if isinstance(size, tuple) else f"shorter side to {size}"
+        steps = f"{to} px ({self.interpolation}), " if size is not None else ""
         mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (self.mean, self.std))
         return f"{steps}centre crop {self.size[1]}x{self.size[0]}, mean ({mean}), std ({std}) [{self.origin}]"
 
     def as_dict(self) -> dict[str, Any]:
         """Fields as JSON values."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    def _resized(self, image: Image.Image) -> tuple[int, int]:
-        """(width, height) after the resize; the longer side is rounded down, as in torchvision."""
-        if isinstance(self.resize, tuple):
-            return self.resize[1], self.resize[0]
-        assert self.resize is not None
-        short, long = sorted(image.size)
-        longer = int(self.resize * long / short)
-        return (self.resize, longer) if image.width <= image.height else (longer, self.resize)

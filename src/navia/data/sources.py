@@ -20,6 +20,7 @@ from navia.data.preprocessing import Preprocessing, open_image
 from navia.errors import InputError, NaviaError, known_names
 from navia.io import expand_user
 
+Scanner = Callable[[Path], "Folder"]  # lists the images of a folder
 SHIFTED_LAYOUTS = ("imagenet-c", "imagenet-r", "imagenet-a")  # their images are not from the source domain
 
 
@@ -144,8 +145,7 @@ class DatasetImages:
         columns = list(dataset.column_names)
         if image not in columns:
             raise InputError(f"the dataset has no column {image!r}; it has {', '.join(columns)}")
-        self.dataset = dataset
-        self.image = image
+        self.dataset, self.image = dataset, image
         labels = list(dataset[label]) if label in columns else None
         for value in labels or ():
             if not isinstance(value, int):
@@ -242,8 +242,8 @@ def corrupted(images: ImageSource, corruptions: Sequence[str], severity: int = 5
 
 def gradual(images: ImageSource, corruptions: Sequence[str], seed: int = 0) -> list[Domain]:
     """Domains of rising and falling severity: 1 to 5 and back for each corruption (Wang et al., 2022, CoTTA)."""
-    steps = [("", severity) for severity in (1, 2, 3, 4, 5)] + [(" again", severity) for severity in (4, 3, 2, 1)]
-    return [Domain(f"{name}/{s}{again}", images, name, s, seed) for name in corruptions for again, s in steps]
+    steps = [*((s, "") for s in (1, 2, 3, 4, 5)), *((s, " again") for s in (4, 3, 2, 1))]
+    return [Domain(f"{name}/{s}{again}", images, name, s, seed) for name in corruptions for s, again in steps]
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def open_domains(
     severity: int = 5,
     seed: int = 0,
     parts: Sequence[str] | None = None,
-    scanner: Callable[[Path], Folder] = scan,
+    scanner: Scanner = scan,
 ) -> OpenedData:
     """Open data by its path and give its images the model's labels.
 
@@ -307,7 +307,7 @@ def open_domains(
     return OpenedData(kind, tuple(domains), subsets.pop(), known)
 
 
-def open_images(where: str | Path, scanner: Callable[[Path], Folder] = scan, *, source: bool = False) -> ImageSource:
+def open_images(where: str | Path, scanner: Scanner = scan, *, source: bool = False) -> ImageSource:
     """Open a folder, "embedded" or "datasets:NAME" with its own labels, whatever the model's classes. source: of the
     embedded images those for source statistics."""
     if str(where) == "embedded":
@@ -322,11 +322,7 @@ def _is_special(where: str | Path) -> bool:
 
 
 def open_source(
-    where: str | Path,
-    count: int | None = SOURCE_IMAGES,
-    scanner: Callable[[Path], Folder] = scan,
-    *,
-    allow_fewer: bool = False,
+    where: str | Path, count: int | None = SOURCE_IMAGES, scanner: Scanner = scan, *, allow_fewer: bool = False
 ) -> Domain:
     """Open `count` (None: all) clean images for source statistics, whatever their classes. allow_fewer: take all if there
     are not as many; otherwise this is an error.

@@ -1,5 +1,7 @@
 """Images as they arrive in a folder."""
 
+import contextlib
+import itertools
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -27,13 +29,11 @@ def watch_batches(
     """Batches of new images, numbered from `first`. Unreadable images are skipped and added to `unreadable`."""
     if not root.is_dir():
         raise InputError(f"no folder {str(root)!r}")
-    number = first
+    numbers = itertools.count(first)
     for paths in watch_folder(root, seen, batch_size, wait=wait, idle=idle):
         stream = make_stream([Domain("arrived", Folder(root, tuple(paths), None))], "continual", seed=None)
         loader = Loader(stream, preprocessing, batch_size, skip_unreadable=True)
-        for batch in loader:
-            yield replace(batch, number=number, reset=False)
-            number += 1
+        yield from (replace(batch, number=next(numbers), reset=False) for batch in loader)
         unreadable += loader.unreadable
 
 
@@ -78,10 +78,6 @@ def _new_files(root: Path, known: Collection[str], settle: float) -> list[Path]:
     found = []
     for path in root.rglob("*"):
         if path.suffix.lower() in SUFFIXES and path.relative_to(root).as_posix() not in known:
-            try:
-                changed = path.stat().st_mtime
-            except FileNotFoundError:  # moved away in between
-                continue
-            if time.time() - changed >= settle:
-                found.append((changed, path))
-    return [path for _, path in sorted(found)]
+            with contextlib.suppress(FileNotFoundError):  # moved away in between
+                found.append((path.stat().st_mtime, path))
+    return [path for changed, path in sorted(found) if time.time() - changed >= settle]

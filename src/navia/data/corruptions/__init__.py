@@ -19,8 +19,6 @@ from navia.data.corruptions import blur, digital, noise, weather
 from navia.errors import InputError, NaviaError, known_names
 from navia.io import to_bytes
 
-__all__ = ["CORRUPTIONS", "MIN_SIDE", "corrupt", "corruption_seed", "names"]
-
 MIN_SIDE = 28
 
 Corruption = Callable[[NDArray[np.uint8], int, np.random.RandomState], NDArray[Any]]
@@ -45,6 +43,14 @@ def names(*, extra: bool = False) -> tuple[str, ...]:
     return tuple(name for group, members in CORRUPTIONS.items() if extra or group != "extra" for name in members)
 
 
+def check_corruption(name: str, severity: int) -> None:
+    """Raise an InputError for an unknown name or severity."""
+    if name not in _BY_NAME:
+        raise InputError(f"unknown corruption {name!r}{known_names(name, _BY_NAME)}")
+    if isinstance(severity, bool) or not isinstance(severity, int | np.integer) or not 1 <= severity <= 5:
+        raise InputError(f"severity must be an integer from 1 to 5, not {severity!r}")
+
+
 def corruption_seed(image: str, name: str, severity: int, seed: int = 0) -> int:
     """Seed of one image's corruption, from the image's name: the same in every order and process."""
     return zlib.crc32(to_bytes(f"{seed}/{name}/{severity}/{image}"))
@@ -65,14 +71,10 @@ def corrupt(image: NDArray[np.uint8], name: str, severity: int, *, seed: int | n
     Example:
         >>> foggy = corrupt(image, "fog", 3, seed=7)
     """
-    function = _BY_NAME.get(name)
-    if function is None:
-        raise InputError(f"unknown corruption {name!r}{known_names(name, _BY_NAME)}")
-    if isinstance(severity, bool) or not isinstance(severity, (int, np.integer)) or not 1 <= severity <= 5:
-        raise InputError(f"severity must be an integer from 1 to 5, not {severity!r}")
+    check_corruption(name, severity)
     pixels = _as_channels_last(image)
     try:
-        corrupted = function(pixels, int(severity), _random_state(seed))
+        corrupted = _BY_NAME[name](pixels, int(severity), _random_state(seed))
     except ModuleNotFoundError as missing:
         raise NaviaError(f"{name} needs {missing.name}, not installed here: pip install 'navia[bench]'") from missing
     # Truncated, not rounded, like the published files.

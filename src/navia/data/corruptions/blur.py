@@ -14,8 +14,7 @@ def gaussian(x: NDArray[Any], sigma: float) -> NDArray[Any]:
     """Gaussian filter over the first two axes, edges repeated, cut at four sigma; keeps the float type."""
     from scipy.ndimage import gaussian_filter
 
-    filtered: NDArray[Any] = gaussian_filter(x, (sigma, sigma) + (0,) * (x.ndim - 2), mode="nearest", truncate=4.0)
-    return filtered
+    return gaussian_filter(x, (sigma, sigma) + (0,) * (x.ndim - 2), mode="nearest", truncate=4.0)
 
 
 def gaussian_blur(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -100,10 +99,8 @@ def streak(x: NDArray[Any], radius: int, sigma: float, angle: float) -> NDArray[
     bottom, far = max(dy for dy, _ in steps), max(dx for _, dx in steps)
     padded = np.pad(x.astype(np.float64), ((top, bottom), (left, far), (0, 0)), mode="edge")
     total = np.zeros(x.shape)
-    term = np.empty(x.shape)
     for (dy, dx), weight in zip(steps, weights, strict=False):
-        np.multiply(padded[top + dy : top + dy + height, left + dx : left + dx + width], weight, out=term)
-        total += term
+        total += padded[top + dy : top + dy + height, left + dx : left + dx + width] * weight
     return total
 
 
@@ -112,14 +109,12 @@ def zoom_blur(image: NDArray[np.uint8], severity: int, rng: np.random.RandomStat
     stop, step = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))[severity - 1]
     factors = np.arange(1, stop, step)
     x = (image / 255.0).astype(np.float32)
-    layers = np.zeros_like(x)
+    total = np.zeros_like(x)
     for channel in range(image.shape[2]):
         plane = x[..., channel].astype(np.float64)
-        total = np.zeros(plane.shape, dtype=np.float32)
         for factor in factors:
-            total += centre_zoom(plane, float(factor)).astype(np.float32)
-        layers[..., channel] = total
-    return to_levels((x + layers) / (len(factors) + 1))
+            total[..., channel] += centre_zoom(plane, float(factor)).astype(np.float32)
+    return to_levels((x + total) / (len(factors) + 1))
 
 
 def centre_zoom(plane: NDArray[np.float64], factor: float, *, crop: bool = True) -> NDArray[np.float64]:
@@ -131,9 +126,7 @@ def centre_zoom(plane: NDArray[np.float64], factor: float, *, crop: bool = True)
     if factor == 1:
         return plane
     height, width = plane.shape
-    rows, columns = _zoom_matrix(height, factor, crop), _zoom_matrix(width, factor, crop)
-    zoomed: NDArray[np.float64] = (columns @ (rows @ plane).T).T
-    return zoomed
+    return (_zoom_matrix(width, factor, crop) @ (_zoom_matrix(height, factor, crop) @ plane).T).T
 
 
 @lru_cache(maxsize=128)

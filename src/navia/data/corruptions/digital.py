@@ -20,10 +20,7 @@ def contrast(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState
     keep = (0.4, 0.3, 0.2, 0.1, 0.05)[severity - 1]
     x = image / 255.0
     mean = x.mean(axis=(0, 1), keepdims=True)
-    x -= mean
-    x *= keep
-    x += mean
-    return to_levels(x)
+    return to_levels((x - mean) * keep + mean)
 
 
 def saturate(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -65,6 +62,7 @@ def elastic_transform(image: NDArray[np.uint8], severity: int, rng: np.random.Ra
     bent like a large one; the amplitude does so twice, because the noise under it averages out over `sigma` pixels.
     """
     import cv2
+    from scipy.ndimage import map_coordinates
 
     amplitude, sigma, jitter = (
         (244 * 2, 244 * 0.7, 244 * 0.1),
@@ -87,7 +85,9 @@ def elastic_transform(image: NDArray[np.uint8], severity: int, rng: np.random.Ra
 
     dx = (_smooth(rng.uniform(-1, 1, size=(height, width)), sigma) * amplitude).astype(np.float32)
     dy = (_smooth(rng.uniform(-1, 1, size=(height, width)), sigma) * amplitude).astype(np.float32)
-    return to_levels(_sample(x, np.arange(height)[:, None] + dy, np.arange(width) + dx))
+    at = (np.arange(height)[:, None] + dy, np.arange(width) + dx)
+    planes = [map_coordinates(x[..., channel], at, order=1, mode="reflect") for channel in range(x.shape[2])]
+    return to_levels(np.stack(planes, axis=2))
 
 
 def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
@@ -96,15 +96,10 @@ def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
     from scipy.ndimage import gaussian_filter
 
     if sigma < 8:
-        smooth: NDArray[np.float64] = gaussian_filter(field, sigma, mode="reflect", truncate=3)
-        return smooth
+        return gaussian_filter(field, sigma, mode="reflect", truncate=3)
     # A kernel as long as the image (severities 1 and 2) is cheaper by the cosine transform, in which this filter is a
     # factor for each wave. No matrix product: its threads would fight with those of other workers.
-    waves = dctn(field)
-    waves *= _response(field.shape[0], sigma)[:, None]
-    waves *= _response(field.shape[1], sigma)
-    filtered: NDArray[np.float64] = idctn(waves)
-    return filtered
+    return idctn(dctn(field) * _response(field.shape[0], sigma)[:, None] * _response(field.shape[1], sigma))
 
 
 @lru_cache(maxsize=16)
@@ -114,26 +109,7 @@ def _response(size: int, sigma: float) -> NDArray[np.float64]:
     at = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (at / sigma) ** 2)
     weights /= weights.sum()
-    response: NDArray[np.float64] = (np.cos(np.pi / size * np.arange(size)[:, None] * at) * weights).sum(axis=1)
-    return response
-
-
-def _sample(x: NDArray[np.float32], rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Bilinear values of H x W x C at fractional places (H x W each), the image mirrored beyond its edges."""
-    low_row, low_column = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
-    top, left = max(0, -int(low_row.min())), max(0, -int(low_column.min()))
-    bottom = max(0, int(low_row.max()) + 2 - x.shape[0])
-    right = max(0, int(low_column.max()) + 2 - x.shape[1])
-    stride = left + x.shape[1] + right
-    at = (low_row + top) * stride + low_column + left
-    down, across = rows - low_row, columns - low_column
-    sampled = np.empty_like(x)
-    for channel in range(x.shape[2]):
-        plane = np.pad(x[..., channel].astype(np.float64), ((top, bottom), (left, right)), mode="symmetric").ravel()
-        upper = plane.take(at) * (1 - across) + plane.take(at + 1) * across
-        lower = plane.take(at + stride) * (1 - across) + plane.take(at + stride + 1) * across
-        sampled[..., channel] = upper * (1 - down) + lower * down
-    return sampled
+    return (np.cos(np.pi / size * np.arange(size)[:, None] * at) * weights).sum(axis=1)
 
 
 def rgb_to_hsv(red: Plane, green: Plane, blue: Plane) -> tuple[Plane, Plane, Plane]:
@@ -159,9 +135,8 @@ def hsv_to_rgb(hue: Plane, saturation: Plane, value: Plane) -> tuple[Plane, Plan
     part -= sector
     sector[sector == 6] = 0
     # Between the highest and the lowest channel lies one that rises in even sectors and falls in odd ones.
-    even = (sector == 0) | (sector == 2) | (sector == 4)
     low = value * (1 - saturation)
-    middle = value * (1 - np.where(even, 1 - part, part) * saturation)
+    middle = value * (1 - np.where(sector % 2 == 0, 1 - part, part) * saturation)
     red = np.where((sector == 2) | (sector == 3), low, np.where((sector == 0) | (sector == 5), value, middle))
     green = np.where(sector > 3, low, np.where((sector == 1) | (sector == 2), value, middle))
     blue = np.where(sector < 2, low, np.where((sector == 3) | (sector == 4), value, middle))

@@ -16,16 +16,13 @@ def to_levels(x: NDArray[Any]) -> NDArray[Any]:
 def gaussian_noise(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
     """Low light: normal noise on every channel."""
     scale = (0.08, 0.12, 0.18, 0.26, 0.38)[severity - 1]
-    x = rng.normal(scale=scale, size=image.shape)
-    x += image / 255.0
-    return to_levels(x)
+    return to_levels(image / 255.0 + rng.normal(scale=scale, size=image.shape))
 
 
 def shot_noise(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
     """Few photons: a Poisson count with `photons` at white."""
     photons = (60, 25, 12, 5, 3)[severity - 1]
-    counts: NDArray[np.int64] = rng.poisson(image / 255.0 * photons)
-    return to_levels(counts / float(photons))
+    return to_levels(rng.poisson(image / 255.0 * photons) / float(photons))
 
 
 def impulse_noise(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
@@ -41,8 +38,5 @@ def impulse_noise(image: NDArray[np.uint8], severity: int, rng: np.random.Random
 def speckle_noise(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
     """Noise proportional to the brightness."""
     scale = (0.15, 0.2, 0.35, 0.45, 0.6)[severity - 1]
-    clean = image / 255.0
-    x = rng.normal(scale=scale, size=image.shape)
-    x *= clean
-    x += clean
-    return to_levels(x)
+    x = image / 255.0
+    return to_levels(x + x * rng.normal(scale=scale, size=image.shape))

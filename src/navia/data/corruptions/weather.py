@@ -59,13 +59,10 @@ def frost(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -
 
 @lru_cache(maxsize=len(FROST))
 def _texture(name: str) -> NDArray[np.uint8]:
-    from io import BytesIO
-
     from PIL import Image
 
-    data = files("navia.data.corruptions").joinpath("frost", name).read_bytes()
-    texture: NDArray[np.uint8] = np.asarray(Image.open(BytesIO(data)).convert("RGB"))
-    return texture
+    with files("navia.data.corruptions").joinpath("frost", name).open("rb") as file:
+        return np.asarray(Image.open(file).convert("RGB"))
 
 
 def _enlarged(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
@@ -76,8 +73,7 @@ def _enlarged(texture: NDArray[np.uint8], height: int, width: int) -> NDArray[np
 
     factor = 1.1 * max(height / texture.shape[0], width / texture.shape[1], 1.0)
     size = (int(np.ceil(texture.shape[1] * factor)), int(np.ceil(texture.shape[0] * factor)))
-    enlarged: NDArray[np.uint8] = cv2.resize(texture, dsize=size, interpolation=cv2.INTER_CUBIC)
-    return enlarged
+    return cv2.resize(texture, dsize=size, interpolation=cv2.INTER_CUBIC)
 
 
 def fog(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> NDArray[Any]:
