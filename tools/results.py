@@ -1,9 +1,8 @@
-"""docs/results.md from the rows of `navia bench`: python tools/results.py DIR. Cells without a row are listed as such.
+"""Write docs/results.md from the rows of `navia bench`: python tools/results.py DIR. Cells without a row are listed.
 
-The specs in benchmarks/results share one DIR, so that a cell which several of them ask for is run once; `navia bench` keeps
-each of them there. The rows are kept beside the page (docs/assets/results.jsonl) with their specs (docs/assets/specs), as
-`navia report` reads them, and so is the picture of the README (docs/assets/results.png), drawn of the spec `orders` once all
-its cells were run.
+The specs in benchmarks/results share one DIR, so that a cell of several specs is run once. Rows and specs are copied to
+docs/assets (results.jsonl, specs/). The figure of the README (docs/assets/results.png) is drawn from the spec `orders` once
+all its cells were run.
 """
 
 import json
@@ -29,17 +28,16 @@ SPECS = ("table1", "orders", "ablation", "layers", "rates")
 WIDTH = 150
 LEAD = """# Results
 
-DeiT-Ti on two validation images of each ImageNet class, ImageNet-C's corruptions made on the way at severity 5. Top-1 in percent; one order of the images
-has its Wilson interval in brackets, and so has the mean of three orders: it covers the images, not how much the order changes, which
-[choosing](choosing.md) tells. Averages are given only for rows that have all columns. Every row, with its fingerprint, is in
-[assets/results.jsonl](assets/results.jsonl). Two CPU cores made them, one cell on each, beside other work: times are left out (benchmarks/speed.py
-measures these), memory is of one process.
+DeiT-Ti on two validation images of each ImageNet class, with ImageNet-C's corruptions generated on the fly at severity 5. Numbers are top-1 in percent with the 95 % Wilson
+interval in brackets, also for means of three orders. The interval covers the images, not the order; [choosing](choosing.md) says how much the order changes. Averages are
+given only for rows with all columns. Every row with its fingerprint is in [assets/results.jsonl](assets/results.jsonl).
 
-The model is a small one and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of ViT-B/16 on 50,000 images of each
-corruption. Its learning rates were made for that; [measurements](measurements.md#deit-ti-on-corrupted-imagenet-images) say what that does to `contrast` here.
+The model is small and the stream is short (30 batches of 64): do not expect the paper's numbers, which are of ViT-B/16 on 50,000 images per corruption. The learning rates
+were chosen for that setting; [measurements](measurements.md#deit-ti-on-corrupted-imagenet-images) explain the effect on `contrast`. Memory is that of one process. Times are
+left out, because other programs ran on the two CPU cores; `benchmarks/speed.py` measures them.
 
-The specs look for the weights at `{checkpoint}` and for the images, in class folders and already
-cut to 224 px, at `{images}`, seen from where the command runs: put them there, or change both paths in the specs. Made by:"""  # noqa: E501
+Commands, with the weights at `{checkpoint}` and the images in class folders, already cropped to 224 px, at
+`{images}` (relative to the working directory; change both paths in the specs if yours are elsewhere):"""  # noqa: E501
 
 
 def main(folder: Path) -> None:
@@ -72,7 +70,7 @@ def _commands() -> Iterator[str]:
 
 
 def section(kept: dict[str, Any], rows: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """How much of a spec has been run, what came out, and what is missing."""
+    """How much of a spec was run, its tables, and what is missing."""
     asked = kept["cells"]
     lost = [cell for cell in asked if cell["key"] not in rows]
     yield f"{len(asked) - len(lost)} of {len(asked)} cells have been run."
@@ -86,11 +84,11 @@ def section(kept: dict[str, Any], rows: dict[str, dict[str, Any]]) -> Iterator[s
 
 
 def results_of(kept: dict[str, Any], rows: dict[str, dict[str, Any]]) -> Results:
-    """Of the rows that one spec asks for."""
+    """Tables of the rows of one spec."""
     return tabulate([rows[cell["key"]] for cell in kept["cells"] if cell["key"] in rows], specs=[kept])
 
 
-def draw(kept: dict[str, Any], rows: dict[str, dict[str, Any]], picture: Path) -> None:
+def draw(kept: dict[str, Any], rows: dict[str, dict[str, Any]], path: Path) -> None:
     """Means of the groups of corruptions and of all, as `navia report` draws them."""
     (table,) = results_of(kept, rows).tables
     with matplotlib.rc_context(STYLE):
@@ -98,11 +96,11 @@ def draw(kept: dict[str, Any], rows: dict[str, dict[str, Any]], picture: Path) -
         assert chart is not None, "a whole table has bars"
         drawing = draw_figure(Figure("results", None, [chart]))
         drawing.set_size_inches(8, 3.2)
-        drawing.savefig(picture, dpi=160)
+        drawing.savefig(path, dpi=160)
 
 
 def _table(table: Table, with_headline: bool) -> Iterator[str]:
-    """The highest average is told only of a whole table: of a part it might be another one's."""
+    """The highest average is printed only for a complete table."""
     if with_headline and (told := headline(table)):
         yield _wrapped(told)
     yield _wrapped(setting_text(table))
@@ -111,7 +109,7 @@ def _table(table: Table, with_headline: bool) -> Iterator[str]:
 
 
 def missing(asked: Sequence[Cell], lost: Sequence[Cell]) -> Iterator[str]:
-    """A line for all labels that lack the same cells."""
+    """One line for all labels with the same missing cells."""
     labels: dict[str, list[str]] = {}
     for label in dict.fromkeys(cell["label"] for cell in lost):
         own = [[cell for cell in part if cell["label"] == label] for part in (asked, lost)]
@@ -136,7 +134,7 @@ def _what_is_lost(asked: Sequence[Cell], lost: Sequence[Cell]) -> str:
 
 
 def _domains(asked: Sequence[str], lost: Sequence[str]) -> str:
-    """By those that are missing or by those that are there, whichever are fewer."""
+    """List the missing domains or the present ones, whichever are fewer."""
     there = [domain for domain in asked if domain not in lost]
     if not there:
         return f"all {len(asked)}"

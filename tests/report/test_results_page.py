@@ -1,4 +1,4 @@
-"""tools/results.py: the page of the documentation, from rows of which some are missing."""
+"""tools/results.py: the generated page of the documentation, also with missing rows."""
 
 import importlib.util
 import json
