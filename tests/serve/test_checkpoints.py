@@ -18,7 +18,7 @@ from navia.adaptation.delta import DeltaError
 from navia.data.sample import unseen_images
 from navia.data.sources import Domain
 from navia.errors import InputError
-from navia.serve.checkpoints import Checkpoints
+from navia.serve.adaptation_worker import Checkpoints
 from tests.serve.server import EMBEDDED, serving, until
 
 VIT = navia.load("embedded")

@@ -20,8 +20,8 @@ from navia.data.sources import Domain
 from navia.errors import InputError
 from navia.io import write_tensors
 from navia.models.device import use_threads
+from navia.serve.adaptation_worker import Checkpoints
 from navia.serve.app import _result
-from navia.serve.checkpoints import Checkpoints
 from navia.serve.predictor import AdaptedState, BusyError, RequestOutput
 from navia.serve.service import Service
 from navia.serve.settings import Batching, Limits, Settings

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "NAVIA_KEY"  # keys are no option: every user of a machine can read its command lines
 
-_NETWORK, _CHECKPOINTS, _BATCHING, _LIMITS = "Network", "Checkpoints", "Batching", "Limits"
+_NET, _SAVE, _BATCH, _LIMIT = "Network", "Checkpoints", "Batching", "Limits"  # help panels
 
 
 def serve(
@@ -31,49 +31,45 @@ def serve(
     reduce: options.Reduce = "none",
     opt: options.Opt = None,
     seed: options.Seed = 2020,
-    host: Annotated[
-        str, option("--host", _NETWORK, "Address to listen on; one beyond this machine needs a key.")
-    ] = "127.0.0.1",
-    port: Annotated[int, option("--port", _NETWORK, "Port; 0: any free one.", min=0, max=65535)] = 8000,
+    host: Annotated[str, option("--host", _NET, "Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
+    port: Annotated[int, option("--port", _NET, "Port; 0: any free one.", min=0, max=65535)] = 8000,
     name: Annotated[
-        list[str] | None, option("--name", _NETWORK, "Host name of a proxy in front of the service; repeatable.")
+        list[str] | None, option("--name", _NET, "Host name of a proxy in front of the service; repeatable.")
     ] = None,
     key_file: Annotated[
         Path | None,
-        option("--key-file", _NETWORK, f"API keys, one per line: NAME:KEY, or KEY. Or one key in ${KEY_VARIABLE}."),
+        option("--key-file", _NET, f"API keys, one per line: NAME:KEY, or KEY. Or one key in ${KEY_VARIABLE}."),
     ] = None,
-    state: Annotated[
-        Path | None, option("--state", _CHECKPOINTS, "Folder for checkpoints; a restart resumes from there.")
-    ] = None,
-    every: Annotated[int, option("--every", _CHECKPOINTS, "Adaptation steps between checkpoints.", min=1)] = 20,
+    state: Annotated[Path | None, option("--state", _SAVE, "Folder for checkpoints; a restart resumes from there.")] = None,
+    every: Annotated[int, option("--every", _SAVE, "Adaptation steps between checkpoints.", min=1)] = 20,
     every_seconds: Annotated[
-        float, option("--every-seconds", _CHECKPOINTS, "Seconds from a step to its checkpoint, at most.", min=0.1)
+        float, option("--every-seconds", _SAVE, "Seconds from a step to its checkpoint, at most.", min=0.1)
     ] = 60.0,
     batch_size: options.BatchSize = 16,
-    batch_timeout: Annotated[float, option("--batch-timeout", _BATCHING, "Milliseconds to wait for a batch.", min=0)] = 5.0,
-    adapt_batch: Annotated[int, option("--adapt-batch", _BATCHING, "Images of one adaptation step.", min=1)] = 32,
+    batch_timeout: Annotated[float, option("--batch-timeout", _BATCH, "Milliseconds to wait for a batch.", min=0)] = 5.0,
+    adapt_batch: Annotated[int, option("--adapt-batch", _BATCH, "Images of one adaptation step.", min=1)] = 32,
     adapt_wait: Annotated[
-        float, option("--adapt-wait", _BATCHING, "Seconds after which a step is made with fewer (at least 8).")
+        float, option("--adapt-wait", _BATCH, "Seconds after which a step is made with fewer (at least 8).")
     ] = 30.0,
-    adapt_threads: Annotated[int, option("--adapt-threads", _BATCHING, "CPU threads of the adaptation.", min=1)] = 1,
+    adapt_threads: Annotated[int, option("--adapt-threads", _BATCH, "CPU threads of the adaptation.", min=1)] = 1,
     adapt_share: Annotated[
-        float, option("--adapt-share", _BATCHING, "Least share of the time for adaptation.", min=0, max=1)
+        float, option("--adapt-share", _BATCH, "Least share of the time for adaptation.", min=0, max=1)
     ] = 0.2,
-    queue: Annotated[int, option("--queue", _LIMITS, "Images that may wait; more are refused with 503.", min=1)] = 256,
-    max_body: Annotated[float, option("--max-body", _LIMITS, "Largest request in MiB.", min=0.001)] = 32.0,
-    max_pixels: Annotated[float, option("--max-pixels", _LIMITS, "Largest image in millions of pixels.", min=0.001)] = 40.0,
-    max_images: Annotated[int, option("--max-images", _LIMITS, "Images in one request.", min=1)] = 64,
+    queue: Annotated[int, option("--queue", _LIMIT, "Images that may wait; more are refused with 503.", min=1)] = 256,
+    max_body: Annotated[float, option("--max-body", _LIMIT, "Largest request in MiB.", min=0.001)] = 32.0,
+    max_pixels: Annotated[float, option("--max-pixels", _LIMIT, "Largest image in millions of pixels.", min=0.001)] = 40.0,
+    max_images: Annotated[int, option("--max-images", _LIMIT, "Images in one request.", min=1)] = 64,
     max_connections: Annotated[
-        int, option("--max-connections", _LIMITS, "Open connections; more are refused with 503.", min=1)
+        int, option("--max-connections", _LIMIT, "Open connections; more are refused with 503.", min=1)
     ] = 1024,
-    rate: Annotated[float, option("--rate", _LIMITS, "Requests per second of one key; 0: no limit.", min=0)] = 0.0,
-    burst: Annotated[int, option("--burst", _LIMITS, "Requests of one key at once, with --rate.", min=1)] = 20,
+    rate: Annotated[float, option("--rate", _LIMIT, "Requests per second of one key; 0: no limit.", min=0)] = 0.0,
+    burst: Annotated[int, option("--burst", _LIMIT, "Requests of one key at once, with --rate.", min=1)] = 20,
     wrong_keys: Annotated[
-        int, option("--wrong-keys", _LIMITS, "Wrong keys per minute and address; 0: no limit.", min=0)
+        int, option("--wrong-keys", _LIMIT, "Wrong keys per minute and address; 0: no limit.", min=0)
     ] = 20,
-    timeout: Annotated[float, option("--timeout", _LIMITS, "Seconds to receive a body, and to predict.", min=0.1)] = 30.0,
+    timeout: Annotated[float, option("--timeout", _LIMIT, "Seconds to receive a body, and to predict.", min=0.1)] = 30.0,
     keep_images: Annotated[
-        int, option("--keep-images", _LIMITS, "Images kept in memory for the dashboard; 0: none.", min=0)
+        int, option("--keep-images", _LIMIT, "Images kept in memory for the dashboard; 0: none.", min=0)
     ] = 12,
     workers: options.Workers = 0,
     crop_only: options.CropOnly = False,
@@ -105,8 +101,8 @@ def serve(
 
     settings: Settings = read(Settings, batching=read(Batching), limits=read(Limits))
     try:
+        from navia.serve.adaptation_worker import Checkpoints
         from navia.serve.app import make_app
-        from navia.serve.checkpoints import Checkpoints
         from navia.serve.service import Service
     except ImportError as missing:
         raise NaviaError(f"navia serve needs {missing.name}: pip install 'navia[serve]'") from missing
