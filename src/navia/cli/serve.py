@@ -1,6 +1,7 @@
 """`navia serve`: an HTTP service that predicts images and adapts to them in the background."""
 
 import dataclasses
+import functools
 import logging
 import os
 from pathlib import Path
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "NAVIA_KEY"  # keys are no option: every user of a machine can read its command lines
 
-_NET, _SAVE, _BATCH, _LIMIT = "Network", "Checkpoints", "Batching", "Limits"  # help panels
+# options in the panels of the help, named as their parameters
+_network, _checkpoint, _batching, _limit = (
+    functools.partial(option, "", panel) for panel in ("Network", "Checkpoints", "Batching", "Limits")
+)
 
 
 def serve(
@@ -31,46 +35,32 @@ def serve(
     reduce: options.Reduce = "none",
     opt: options.Opt = None,
     seed: options.Seed = 2020,
-    host: Annotated[str, option("--host", _NET, "Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
-    port: Annotated[int, option("--port", _NET, "Port; 0: any free one.", min=0, max=65535)] = 8000,
-    name: Annotated[
-        list[str] | None, option("--name", _NET, "Host name of a proxy in front of the service; repeatable.")
-    ] = None,
+    host: Annotated[str, _network("Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
+    port: Annotated[int, _network("Port; 0: any free one.", min=0, max=65535)] = 8000,
+    name: Annotated[list[str] | None, _network("Host name of a proxy in front of the service; repeatable.")] = None,
     key_file: Annotated[
         Path | None,
-        option("--key-file", _NET, f"API keys, one per line: NAME:KEY, or KEY. Or one key in ${KEY_VARIABLE}."),
+        _network(f"API keys, one per line: NAME:KEY, or KEY. Or one key in ${KEY_VARIABLE}."),
     ] = None,
-    state: Annotated[Path | None, option("--state", _SAVE, "Folder for checkpoints; a restart resumes from there.")] = None,
-    every: Annotated[int, option("--every", _SAVE, "Adaptation steps between checkpoints.", min=1)] = 20,
-    every_seconds: Annotated[
-        float, option("--every-seconds", _SAVE, "Seconds from a step to its checkpoint, at most.", min=0.1)
-    ] = 60.0,
+    state: Annotated[Path | None, _checkpoint("Folder for checkpoints; a restart resumes from there.")] = None,
+    every: Annotated[int, _checkpoint("Adaptation steps between checkpoints.", min=1)] = 20,
+    every_seconds: Annotated[float, _checkpoint("Seconds from a step to its checkpoint, at most.", min=0.1)] = 60.0,
     batch_size: options.BatchSize = 16,
-    batch_timeout: Annotated[float, option("--batch-timeout", _BATCH, "Milliseconds to wait for a batch.", min=0)] = 5.0,
-    adapt_batch: Annotated[int, option("--adapt-batch", _BATCH, "Images of one adaptation step.", min=1)] = 32,
-    adapt_wait: Annotated[
-        float, option("--adapt-wait", _BATCH, "Seconds after which a step is made with fewer (at least 8).")
-    ] = 30.0,
-    adapt_threads: Annotated[int, option("--adapt-threads", _BATCH, "CPU threads of the adaptation.", min=1)] = 1,
-    adapt_share: Annotated[
-        float, option("--adapt-share", _BATCH, "Least share of the time for adaptation.", min=0, max=1)
-    ] = 0.2,
-    queue: Annotated[int, option("--queue", _LIMIT, "Images that may wait; more are refused with 503.", min=1)] = 256,
-    max_body: Annotated[float, option("--max-body", _LIMIT, "Largest request in MiB.", min=0.001)] = 32.0,
-    max_pixels: Annotated[float, option("--max-pixels", _LIMIT, "Largest image in millions of pixels.", min=0.001)] = 40.0,
-    max_images: Annotated[int, option("--max-images", _LIMIT, "Images in one request.", min=1)] = 64,
-    max_connections: Annotated[
-        int, option("--max-connections", _LIMIT, "Open connections; more are refused with 503.", min=1)
-    ] = 1024,
-    rate: Annotated[float, option("--rate", _LIMIT, "Requests per second of one key; 0: no limit.", min=0)] = 0.0,
-    burst: Annotated[int, option("--burst", _LIMIT, "Requests of one key at once, with --rate.", min=1)] = 20,
-    wrong_keys: Annotated[
-        int, option("--wrong-keys", _LIMIT, "Wrong keys per minute and address; 0: no limit.", min=0)
-    ] = 20,
-    timeout: Annotated[float, option("--timeout", _LIMIT, "Seconds to receive a body, and to predict.", min=0.1)] = 30.0,
-    keep_images: Annotated[
-        int, option("--keep-images", _LIMIT, "Images kept in memory for the dashboard; 0: none.", min=0)
-    ] = 12,
+    batch_timeout: Annotated[float, _batching("Milliseconds to wait for a batch.", min=0)] = 5.0,
+    adapt_batch: Annotated[int, _batching("Images of one adaptation step.", min=1)] = 32,
+    adapt_wait: Annotated[float, _batching("Seconds after which a step is made with fewer (at least 8).")] = 30.0,
+    adapt_threads: Annotated[int, _batching("CPU threads of the adaptation.", min=1)] = 1,
+    adapt_share: Annotated[float, _batching("Least share of the time for adaptation.", min=0, max=1)] = 0.2,
+    queue: Annotated[int, _limit("Images that may wait; more are refused with 503.", min=1)] = 256,
+    max_body: Annotated[float, _limit("Largest request in MiB.", min=0.001)] = 32.0,
+    max_pixels: Annotated[float, _limit("Largest image in millions of pixels.", min=0.001)] = 40.0,
+    max_images: Annotated[int, _limit("Images in one request.", min=1)] = 64,
+    max_connections: Annotated[int, _limit("Open connections; more are refused with 503.", min=1)] = 1024,
+    rate: Annotated[float, _limit("Requests per second of one key; 0: no limit.", min=0)] = 0.0,
+    burst: Annotated[int, _limit("Requests of one key at once, with --rate.", min=1)] = 20,
+    wrong_keys: Annotated[int, _limit("Wrong keys per minute and address; 0: no limit.", min=0)] = 20,
+    timeout: Annotated[float, _limit("Seconds to receive a body, and to predict.", min=0.1)] = 30.0,
+    keep_images: Annotated[int, _limit("Images kept in memory for the dashboard; 0: none.", min=0)] = 12,
     workers: options.Workers = 0,
     crop_only: options.CropOnly = False,
     device: options.Device = "auto",
@@ -112,8 +102,9 @@ def serve(
         folder.release()
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     method_settings = terminal.method_options(method, opt)
-    classes: dict[str, Any] = {"num_classes": num_classes, "labels": labels}
-    vit = terminal.load_model(model, checkpoint, crop_only, device, precision=precision, **classes)
+    vit = terminal.load_model(
+        model, checkpoint, crop_only, device, precision=precision, num_classes=num_classes, labels=labels
+    )
     statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
     service = Service(vit, method, reduce, statistics, settings=settings, state=state, seed=seed, **method_settings)
     _run(service, make_app(service, is_loopback(host)), host, port)

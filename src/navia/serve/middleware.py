@@ -94,8 +94,7 @@ class AccessMiddleware:
             self.on_refused(error.reason)
             if not started:
                 headers = {"connection": "close", **(error.headers or {})}
-                reply = JSONResponse({"error": error.detail}, error.status_code, headers)
-                await reply(scope, receive, send_with_headers)
+                await JSONResponse({"error": error.detail}, error.status_code, headers)(scope, receive, send_with_headers)
         finally:
             self._total_bytes -= size
 

@@ -68,10 +68,9 @@ class Service:
 
     def start(self) -> None:
         """Resume from the last checkpoint, warm up, and start the threads."""
-        if self.checkpoints is not None:
-            self.checkpoints.lock()
         self.stats.event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
         if self.checkpoints is not None:
+            self.checkpoints.lock()
             counters, messages = self.checkpoints.restore(self.worker.adapter)
             self.stats.restore_counters(counters)
             for message in messages:

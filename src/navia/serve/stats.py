@@ -67,8 +67,7 @@ class Stats:
         self.reply_seconds = Histogram(
             "navia_reply_seconds", "Seconds from request to reply.", buckets=_BUCKETS, registry=self.registry
         )
-        self._names, self._clock, self.started = names, clock, clock()
-        self._lock = threading.Lock()
+        self._names, self._clock, self.started, self._lock = names, clock, clock(), threading.Lock()
         self._seconds = collections.deque([_Second(int(self.started))], maxlen=WINDOW + 1)
         self._events: collections.deque[Event] = collections.deque(maxlen=50)
         self._recent: collections.deque[tuple[Tensor, RecentImage]] = collections.deque(maxlen=keep_images)
