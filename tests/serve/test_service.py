@@ -300,9 +300,9 @@ def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
     assert len(calls) == 20  # not one block more
     written = navia.adapt(VIT, "navia", "tome:24", worker.adapter.method.source)
     free = Checkpoints(tmp_path)
-    free.lock()
+    lock = free.lock()
     free.restore(written)
-    free.release()
+    lock.close()
     assert written.steps == 1
     assert all(torch.equal(written.method.tensors()[name], value) for name, value in kept.items())
 

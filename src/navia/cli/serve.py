@@ -97,9 +97,7 @@ def serve(
     except ImportError as missing:
         raise NaviaError(f"navia serve needs {missing.name}: pip install 'navia[serve]'") from missing
     if state is not None:  # refused before the model is loaded and measured
-        folder = Checkpoints(state)
-        folder.lock()
-        folder.release()
+        Checkpoints(state).lock().close()
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     method_settings = terminal.method_options(method, opt)
     vit = terminal.load_model(
@@ -129,13 +127,12 @@ def _run(service: "Service", app: Any, host: str, port: int) -> None:
 
     prometheus_client.disable_created_metrics()
     limits = service.settings.limits
-    server = Server(
-        uvicorn.Config(
-            app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=limits.max_connections,
-            access_log=False,  # requests are counted, not logged
-            timeout_keep_alive=int(limits.timeout) + 1, timeout_graceful_shutdown=int(limits.timeout) + 5,
-        )
+    config = uvicorn.Config(
+        app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=limits.max_connections,
+        access_log=False,  # requests are counted, not logged
+        timeout_keep_alive=int(limits.timeout) + 1, timeout_graceful_shutdown=int(limits.timeout) + 5,
     )  # fmt: skip
+    server = Server(config)
     try:
         service.start()
         server.run()

@@ -45,19 +45,15 @@ class Checkpoints:
         self.previous = folder / "delta.previous.safetensors"
         self.step: int | None = None
         self.written: float | None = None
-        self._lock = contextlib.ExitStack()
 
-    def lock(self) -> None:
-        """Refuse a folder that another service writes to: their states would be mixed."""
+    def lock(self) -> contextlib.ExitStack:
+        """Refuse a folder that another service writes to: their states would be mixed. Close the result to release it."""
         refusal = f"another service keeps its state in {str(self.folder)!r}; give each its own --state"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_file(self.folder / "lock", refusal)
+            return lock_file(self.folder / "lock", refusal)
         except OSError as error:
             raise InputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from error
-
-    def release(self) -> None:
-        self._lock.close()
 
     @property
     def age(self) -> float | None:

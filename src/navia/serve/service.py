@@ -62,7 +62,7 @@ class Service:
         self.worker = AdaptationWorker(adapter, self.predictor, self.stats, self.settings, self.checkpoints)
         threads = self.settings.decode_threads or max(2, os.cpu_count() or 1)
         self.decoders = ThreadPoolExecutor(threads, thread_name_prefix="decoder")
-        self._stopped = threading.Event()
+        self._stopped, self._lock = threading.Event(), contextlib.ExitStack()
 
     # ---- start and stop
 
@@ -70,7 +70,7 @@ class Service:
         """Resume from the last checkpoint, warm up, and start the threads."""
         self.stats.event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
         if self.checkpoints is not None:
-            self.checkpoints.lock()
+            self._lock = self.checkpoints.lock()
             counters, messages = self.checkpoints.restore(self.worker.adapter)
             self.stats.restore_counters(counters)
             for message in messages:
@@ -97,8 +97,7 @@ class Service:
             if thread.is_alive():
                 thread.join()
         self.decoders.shutdown(wait=False, cancel_futures=True)
-        if self.checkpoints is not None:
-            self.checkpoints.release()
+        self._lock.close()
 
     @property
     def alive(self) -> bool:
