@@ -69,7 +69,7 @@ def test_json_has_the_parity_and_the_metadata(tmp_path: Path) -> None:
         (["--out", "model.xyz"], "which format is 'model.xyz'"),
         (["--out", "here.onnx"], "exists already"),
         (["--out", "model.onnx", "--classes", "a,b"], "--classes takes numbers"),
-        (["--out", "model.onnx", "--classes", "3,99"], "class mask reaches from 3 to 99"),
+        (["--out", "model.onnx", "--classes", "3,99"], "classes reach from 3 to 99"),
         (["--out", "model.onnx", "--data", "nosuch"], "no folder"),
     ],
 )

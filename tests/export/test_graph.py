@@ -12,7 +12,8 @@ import torch
 import navia
 from navia.errors import NaviaError
 from navia.export import ExportError, read_metadata
-from navia.methods.base import METHODS, Look, Method, Sgd
+from navia.methods.base import METHODS, Method, Prediction
+from navia.methods.options import SGDOptions
 from tests.export.models import REDUCERS, model, moved
 from tests.families import images_for
 
@@ -23,9 +24,9 @@ pytestmark = pytest.mark.slow
     ("library", "reduce"), [*(("timm", reduce) for reduce in REDUCERS), ("transformers", "none"), ("transformers", "tome:8")]
 )
 def test_onnxruntime_predicts_what_the_adapter_does(library: str, reduce: str, tmp_path: Path) -> None:
-    """NAVIA with everything that it adds; on timm also with a class mask."""
-    mask = [7, 2, 3] if library == "timm" else None
-    adapter = moved(library, "navia", reduce, classes=mask)
+    """NAVIA with everything that it adds; on timm also with class indices."""
+    classes = [7, 2, 3] if library == "timm" else None
+    adapter = moved(library, "navia", reduce, classes=classes)
     assert all(bool(bias.any()) for bias in adapter.method.token_edits().cls_bias.values())
     path = tmp_path / "model.onnx"
     parity = adapter.export(path)
@@ -40,8 +41,8 @@ def test_onnxruntime_predicts_what_the_adapter_does(library: str, reduce: str, t
     found = read_metadata(path)
     assert found.preprocessing == model(library).preprocessing
     assert (found.method, found.reduce, found.steps) == ("navia", reduce, 2)
-    assert found.classes == (None if mask is None else tuple(mask))
-    assert found.labels == (None if mask else ("ant", "bee", "cat", "dog", "eel", "fox", "gnu"))
+    assert found.classes == (None if classes is None else tuple(classes))
+    assert found.labels == (None if classes else ("ant", "bee", "cat", "dog", "eel", "fox", "gnu"))
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
     assert session.get_inputs()[0].shape[0] == session.get_outputs()[0].shape[0] == "batch"
     assert str(Path.cwd()).encode() not in path.read_bytes()  # nothing of this machine
@@ -76,10 +77,10 @@ def test_lame_is_refused_because_images_depend_on_each_other(tmp_path: Path) -> 
 def test_a_method_that_changes_its_predictions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Doubled(Method):
         name = "doubled"
-        Options = Sgd
+        Options = SGDOptions
 
-        def look(self, images: torch.Tensor) -> Look:
-            return self.look_with_gradient(images)
+        def forward_step(self, images: torch.Tensor) -> Prediction:
+            return self.forward_with_grad(images)
 
         def predict(self, images: torch.Tensor) -> torch.Tensor:
             return 2 * super().predict(images)

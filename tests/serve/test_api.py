@@ -204,7 +204,6 @@ def test_others_are_answered_while_a_large_reply_is_written() -> None:
     """64 images times 1,000 classes. The reply cannot be finished before /healthz has answered."""
     service = Service(navia.load("embedded"), "none")
     service.names = tuple(f'class "{i}" ü' for i in range(1000))
-    service.labels = [json.dumps(name) for name in service.names]
     shares = torch.rand(64, 1000, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
     service.start()
     submit = service.predictor.submit

@@ -18,7 +18,7 @@ from navia.adaptation.delta import DeltaError
 from navia.data.sample import unseen_images
 from navia.data.sources import Domain
 from navia.errors import InputError
-from navia.serve.checkpoints import Checkpoints
+from navia.serve.adaptation_worker import Checkpoints
 from tests.serve.server import EMBEDDED, serving, until
 
 VIT = navia.load("embedded")
@@ -91,12 +91,11 @@ def test_a_checkpoint_of_another_set_up_is_refused_and_kept(tmp_path: Path, imag
 
 def test_two_services_do_not_share_a_folder(tmp_path: Path) -> None:
     first, second = Checkpoints(tmp_path), Checkpoints(tmp_path)
-    first.lock()
+    lock = first.lock()
     with pytest.raises(InputError, match="another service"):
         second.lock()
-    first.release()
-    second.lock()
-    second.release()
+    lock.close()
+    second.lock().close()
 
 
 def send(client: navia.Client, count: int, start: int = 0) -> int:

@@ -20,8 +20,8 @@ from navia.data.sources import Domain
 from navia.errors import InputError
 from navia.io import write_tensors
 from navia.models.device import use_threads
+from navia.serve.adaptation_worker import Checkpoints
 from navia.serve.app import _result
-from navia.serve.checkpoints import Checkpoints
 from navia.serve.predictor import AdaptedState, BusyError, RequestOutput
 from navia.serve.service import Service
 from navia.serve.settings import Batching, Limits, Settings
@@ -199,7 +199,7 @@ def test_a_step_that_fails_is_given_up(make: Callable[..., Service], images: Ten
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory at /some/path")
 
-    service.worker.adapter.method.learn = fail  # type: ignore[method-assign, assignment]
+    service.worker.adapter.method.update = fail  # type: ignore[method-assign, assignment]
     for start in range(0, 24, 8):
         predict(service, images[start : start + 8])
         until(lambda n=start // 8 + 1: sum(e.kind == "error" for e in service.status().events) == n)
@@ -238,7 +238,7 @@ def test_a_checkpoint_is_written_some_time_after_a_step(
 
     def later(seconds: float) -> int | None:
         now[0] += seconds
-        for _ in range(2):  # the learner looks once more after each
+        for _ in range(2):  # the worker checks once more after each
             service.worker.call(lambda: None).result(60)
         assert service.checkpoints is not None
         return service.checkpoints.step
@@ -300,9 +300,9 @@ def test_a_stop_gives_up_the_step_and_writes_the_checkpoint(
     assert len(calls) == 20  # not one block more
     written = navia.adapt(VIT, "navia", "tome:24", worker.adapter.method.source)
     free = Checkpoints(tmp_path)
-    free.lock()
+    lock = free.lock()
     free.restore(written)
-    free.release()
+    lock.close()
     assert written.steps == 1
     assert all(torch.equal(written.method.tensors()[name], value) for name, value in kept.items())
 
@@ -354,7 +354,7 @@ def test_adaptation_gets_its_share_while_predictions_never_end(
     monkeypatch.setattr(worker, "adapter", work)
     monkeypatch.setattr(worker, "overloaded", lambda: True)
     monkeypatch.setattr(worker, "_recover", lambda _: None)
-    work.method = worker.predictor.method  # type: ignore[attr-defined]
+    work.device = "cpu"  # type: ignore[attr-defined]
     worker.predictor.idle.clear()
     images = torch.zeros(8, 1, 28, 28)
     for step in range(1, 4):
@@ -415,17 +415,17 @@ def test_a_paused_service_answers_and_does_not_adapt(make: Callable[..., Service
     until(lambda: service.predictor.step == 1)
 
 
-def test_few_images_are_learned_from_after_a_while(make: Callable[..., Service], images: Tensor) -> None:
+def test_few_images_are_adapted_to_after_a_while(make: Callable[..., Service], images: Tensor) -> None:
     service, now = make(batching=Batching(batch_size=8, batch_timeout=0, adapt_batch=32, adapt_wait=30)), [0.0]
     service.worker.clock = lambda: now[0]
 
-    def let_it_look() -> None:
-        for _ in range(2):  # it looks once more after each
+    def let_it_check() -> None:
+        for _ in range(2):  # it checks once more after each
             service.worker.call(lambda: None).result(60)
 
     predict(service, images[:7])
     now[0] = 31.0
-    let_it_look()
+    let_it_check()
     assert service.worker.waiting == 7  # too few
     predict(service, images[7:8])
     until(lambda: service.predictor.step == 1)

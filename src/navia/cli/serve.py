@@ -1,6 +1,7 @@
 """`navia serve`: an HTTP service that predicts images and adapts to them in the background."""
 
 import dataclasses
+import functools
 import logging
 import os
 from pathlib import Path
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "NAVIA_KEY"  # keys are no option: every user of a machine can read its command lines
 
-_NETWORK, _CHECKPOINTS, _BATCHING, _LIMITS = "Network", "Checkpoints", "Batching", "Limits"
+# options in the panels of the help, named as their parameters
+_network, _checkpoint, _batching, _limit = (
+    functools.partial(option, "", panel) for panel in ("Network", "Checkpoints", "Batching", "Limits")
+)
 
 
 def serve(
@@ -31,50 +35,32 @@ def serve(
     reduce: options.Reduce = "none",
     opt: options.Opt = None,
     seed: options.Seed = 2020,
-    host: Annotated[
-        str, option("--host", _NETWORK, "Address to listen on; one beyond this machine needs a key.")
-    ] = "127.0.0.1",
-    port: Annotated[int, option("--port", _NETWORK, "Port; 0: any free one.", min=0, max=65535)] = 8000,
-    name: Annotated[
-        list[str] | None, option("--name", _NETWORK, "Host name of a proxy in front of the service; repeatable.")
-    ] = None,
+    host: Annotated[str, _network("Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
+    port: Annotated[int, _network("Port; 0: any free one.", min=0, max=65535)] = 8000,
+    name: Annotated[list[str] | None, _network("Host name of a proxy in front of the service; repeatable.")] = None,
     key_file: Annotated[
         Path | None,
-        option("--key-file", _NETWORK, f"API keys, one per line: NAME:KEY, or KEY. Or one key in ${KEY_VARIABLE}."),
+        _network(f"API keys, one per line: NAME:KEY, or KEY. Or one key in ${KEY_VARIABLE}."),
     ] = None,
-    state: Annotated[
-        Path | None, option("--state", _CHECKPOINTS, "Folder for checkpoints; a restart resumes from there.")
-    ] = None,
-    every: Annotated[int, option("--every", _CHECKPOINTS, "Adaptation steps between checkpoints.", min=1)] = 20,
-    every_seconds: Annotated[
-        float, option("--every-seconds", _CHECKPOINTS, "Seconds from a step to its checkpoint, at most.", min=0.1)
-    ] = 60.0,
+    state: Annotated[Path | None, _checkpoint("Folder for checkpoints; a restart resumes from there.")] = None,
+    every: Annotated[int, _checkpoint("Adaptation steps between checkpoints.", min=1)] = 20,
+    every_seconds: Annotated[float, _checkpoint("Seconds from a step to its checkpoint, at most.", min=0.1)] = 60.0,
     batch_size: options.BatchSize = 16,
-    batch_timeout: Annotated[float, option("--batch-timeout", _BATCHING, "Milliseconds to wait for a batch.", min=0)] = 5.0,
-    adapt_batch: Annotated[int, option("--adapt-batch", _BATCHING, "Images of one adaptation step.", min=1)] = 32,
-    adapt_wait: Annotated[
-        float, option("--adapt-wait", _BATCHING, "Seconds after which a step is made with fewer (at least 8).")
-    ] = 30.0,
-    adapt_threads: Annotated[int, option("--adapt-threads", _BATCHING, "CPU threads of the adaptation.", min=1)] = 1,
-    adapt_share: Annotated[
-        float, option("--adapt-share", _BATCHING, "Least share of the time for adaptation.", min=0, max=1)
-    ] = 0.2,
-    queue: Annotated[int, option("--queue", _LIMITS, "Images that may wait; more are refused with 503.", min=1)] = 256,
-    max_body: Annotated[float, option("--max-body", _LIMITS, "Largest request in MiB.", min=0.001)] = 32.0,
-    max_pixels: Annotated[float, option("--max-pixels", _LIMITS, "Largest image in millions of pixels.", min=0.001)] = 40.0,
-    max_images: Annotated[int, option("--max-images", _LIMITS, "Images in one request.", min=1)] = 64,
-    max_connections: Annotated[
-        int, option("--max-connections", _LIMITS, "Open connections; more are refused with 503.", min=1)
-    ] = 1024,
-    rate: Annotated[float, option("--rate", _LIMITS, "Requests per second of one key; 0: no limit.", min=0)] = 0.0,
-    burst: Annotated[int, option("--burst", _LIMITS, "Requests of one key at once, with --rate.", min=1)] = 20,
-    wrong_keys: Annotated[
-        int, option("--wrong-keys", _LIMITS, "Wrong keys per minute and address; 0: no limit.", min=0)
-    ] = 20,
-    timeout: Annotated[float, option("--timeout", _LIMITS, "Seconds to receive a body, and to predict.", min=0.1)] = 30.0,
-    keep_images: Annotated[
-        int, option("--keep-images", _LIMITS, "Images kept in memory for the dashboard; 0: none.", min=0)
-    ] = 12,
+    batch_timeout: Annotated[float, _batching("Milliseconds to wait for a batch.", min=0)] = 5.0,
+    adapt_batch: Annotated[int, _batching("Images of one adaptation step.", min=1)] = 32,
+    adapt_wait: Annotated[float, _batching("Seconds after which a step is made with fewer (at least 8).")] = 30.0,
+    adapt_threads: Annotated[int, _batching("CPU threads of the adaptation.", min=1)] = 1,
+    adapt_share: Annotated[float, _batching("Least share of the time for adaptation.", min=0, max=1)] = 0.2,
+    queue: Annotated[int, _limit("Images that may wait; more are refused with 503.", min=1)] = 256,
+    max_body: Annotated[float, _limit("Largest request in MiB.", min=0.001)] = 32.0,
+    max_pixels: Annotated[float, _limit("Largest image in millions of pixels.", min=0.001)] = 40.0,
+    max_images: Annotated[int, _limit("Images in one request.", min=1)] = 64,
+    max_connections: Annotated[int, _limit("Open connections; more are refused with 503.", min=1)] = 1024,
+    rate: Annotated[float, _limit("Requests per second of one key; 0: no limit.", min=0)] = 0.0,
+    burst: Annotated[int, _limit("Requests of one key at once, with --rate.", min=1)] = 20,
+    wrong_keys: Annotated[int, _limit("Wrong keys per minute and address; 0: no limit.", min=0)] = 20,
+    timeout: Annotated[float, _limit("Seconds to receive a body, and to predict.", min=0.1)] = 30.0,
+    keep_images: Annotated[int, _limit("Images kept in memory for the dashboard; 0: none.", min=0)] = 12,
     workers: options.Workers = 0,
     crop_only: options.CropOnly = False,
     device: options.Device = "auto",
@@ -105,19 +91,18 @@ def serve(
 
     settings: Settings = read(Settings, batching=read(Batching), limits=read(Limits))
     try:
+        from navia.serve.adaptation_worker import Checkpoints
         from navia.serve.app import make_app
-        from navia.serve.checkpoints import Checkpoints
         from navia.serve.service import Service
     except ImportError as missing:
         raise NaviaError(f"navia serve needs {missing.name}: pip install 'navia[serve]'") from missing
     if state is not None:  # refused before the model is loaded and measured
-        folder = Checkpoints(state)
-        folder.lock()
-        folder.release()
+        Checkpoints(state).lock().close()
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     method_settings = terminal.method_options(method, opt)
-    classes: dict[str, Any] = {"num_classes": num_classes, "labels": labels}
-    vit = terminal.load_model(model, checkpoint, crop_only, device, precision=precision, **classes)
+    vit = terminal.load_model(
+        model, checkpoint, crop_only, device, precision=precision, num_classes=num_classes, labels=labels
+    )
     statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
     service = Service(vit, method, reduce, statistics, settings=settings, state=state, seed=seed, **method_settings)
     _run(service, make_app(service, is_loopback(host)), host, port)
@@ -142,13 +127,12 @@ def _run(service: "Service", app: Any, host: str, port: int) -> None:
 
     prometheus_client.disable_created_metrics()
     limits = service.settings.limits
-    server = Server(
-        uvicorn.Config(
-            app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=limits.max_connections,
-            access_log=False,  # requests are counted, not logged
-            timeout_keep_alive=int(limits.timeout) + 1, timeout_graceful_shutdown=int(limits.timeout) + 5,
-        )
+    config = uvicorn.Config(
+        app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=limits.max_connections,
+        access_log=False,  # requests are counted, not logged
+        timeout_keep_alive=int(limits.timeout) + 1, timeout_graceful_shutdown=int(limits.timeout) + 5,
     )  # fmt: skip
+    server = Server(config)
     try:
         service.start()
         server.run()

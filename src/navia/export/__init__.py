@@ -55,11 +55,11 @@ def export(
     """
     path = Path(path)
     kind = FORMATS[find_format(path, format, adapter.source_vit.library)]
-    frozen, vit = FrozenModel(adapter), adapter.vit
-    shown = comparison_images(vit, images)
+    frozen = FrozenModel(adapter)
+    shown = comparison_images(adapter.vit, images)
 
     def predict(batch: Tensor) -> Tensor:
-        return adapter.predict(batch.to(vit.device)).cpu()
+        return adapter.predict(batch.to(adapter.device)).cpu()
 
     want, got = predict(shown[:7]), frozen(shown[:7]).detach()
     if not bool(torch.isfinite(want).all()):

@@ -1,11 +1,11 @@
 """The formats of exported files: ONNX and torch.export graphs for batches of any size, and checkpoints of the libraries."""
 
+import contextlib
 import copy
 import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +35,7 @@ def write_torch(frozen: FrozenModel, metadata: Metadata, path: Path) -> None:
 
 
 def open_torch(path: Path, frozen: FrozenModel) -> Predict:
-    module = torch.export.load(path).module()
-    return torch.no_grad()(lambda images: module(images))
+    return torch.no_grad()(torch.export.load(path).module().forward)
 
 
 def write_onnx(frozen: FrozenModel, metadata: Metadata, path: Path) -> None:
@@ -127,7 +126,7 @@ def open_checkpoint(path: Path, frozen: FrozenModel) -> Predict:
         if not isinstance(frozen.reduce, NoReduction):
             return forward(vit, images, frozen.reduce, classes=classes).logits
         out = vit.model(images)
-        logits: Tensor = out if isinstance(out, Tensor) else out.logits
+        logits: Tensor = getattr(out, "logits", out)
         return logits if classes is None else logits[:, classes]
 
     return predict
@@ -136,12 +135,12 @@ def open_checkpoint(path: Path, frozen: FrozenModel) -> Predict:
 @torch.no_grad()
 def fold(frozen: FrozenModel) -> ViT:
     """A copy of the model with the CLS shift added to the CLS token and the activation shift added to the last norm."""
-    touch, library = frozen.touch, frozen.vit.library
-    biased = [str(block) for block, bias in touch.cls_bias.items() if bool(bias.any())]
+    edits, library = frozen.edits, frozen.vit.library
+    biased = [str(block) for block, bias in edits.cls_bias.items() if bool(bias.any())]
     left = [f"the CLS biases of block{'s' if len(biased) > 1 else ''} {', '.join(biased)}"] if biased else []
-    if touch.prompts is not None:
-        left.append(f"the {len(touch.prompts)} extra token{'s' if len(touch.prompts) > 1 else ''}")
-    if touch.head_shift is not None and frozen.vit.num_pooled_tokens != 1:
+    if edits.prompts is not None:
+        left.append(f"the {len(edits.prompts)} extra token{'s' if len(edits.prompts) > 1 else ''}")
+    if edits.head_shift is not None and frozen.vit.num_pooled_tokens != 1:
         left.append("the activation shift of the CLS feature, because its classifier reads other features too")
     if library == "transformers":
         heads = (child for name, child in frozen.vit.model.named_children() if name.endswith("classifier"))
@@ -152,10 +151,10 @@ def fold(frozen: FrozenModel) -> ViT:
             "(method align, or navia with biases=False, tunes only what folds into a checkpoint)"
         )
     vit = copy.deepcopy(frozen.vit)
-    if touch.cls_shift is not None:
-        vit.cls_token.add_(touch.cls_shift)
-    if touch.head_shift is not None:
-        list(vit.layer_norms().values())[-1].bias.add_(touch.head_shift)
+    if edits.cls_shift is not None:
+        vit.cls_token.add_(edits.cls_shift)
+    if edits.head_shift is not None:
+        list(vit.layer_norms().values())[-1].bias.add_(edits.head_shift)
     return vit
 
 
@@ -164,41 +163,33 @@ def _write_processor(pre: Preprocessing, path: Path) -> None:
     import transformers
     from PIL import Image
 
-    (height, width), resize = pre.size, pre.resize
-    crop = resize != pre.size
-    short_side = isinstance(resize, int)
-    kind = "BitImageProcessor" if short_side else "DeiTImageProcessor" if crop else "ViTImageProcessor"
-    full = resize if isinstance(resize, tuple) else pre.size
+    resize, crop, sides = pre.resize, pre.resize != pre.size, ("height", "width")
+    kind = "BitImageProcessor" if isinstance(resize, int) else "DeiTImageProcessor" if crop else "ViTImageProcessor"
     getattr(transformers, kind)(
         do_resize=resize is not None,
-        size={"shortest_edge": resize} if short_side else {"height": full[0], "width": full[1]},
+        size={"shortest_edge": resize} if isinstance(resize, int) else dict(zip(sides, resize or pre.size, strict=True)),
         resample=int(Image.Resampling[pre.interpolation.upper()]),
         do_center_crop=crop,
-        crop_size={"height": height, "width": width},
+        crop_size=dict(zip(sides, pre.size, strict=True)),
         image_mean=list(pre.mean),
         image_std=list(pre.std),
     ).save_pretrained(path)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide what the ONNX exporter tells its own developers, and the progress bars of transformers."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("onnx_ir", "onnxscript", "torch.onnx"))}
     bars: Any = sys.modules.get("transformers.utils.logging")  # imported together with a model of transformers
-    hide_bars = bars is not None and bars.is_progress_bar_enabled()
-    try:
-        for logger in levels:
+    with contextlib.ExitStack() as stack:
+        for logger in map(logging.getLogger, ("onnx_ir", "onnxscript", "torch.onnx")):
+            stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
-        if hide_bars:
+        if bars is not None and bars.is_progress_bar_enabled():
+            stack.callback(bars.enable_progress_bar)
             bars.disable_progress_bar()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
-        if hide_bars:
-            bars.enable_progress_bar()
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
 
 
 class Format(NamedTuple):

@@ -37,33 +37,31 @@ class FrozenModel(nn.Module):
 
     def __init__(self, adapter: Adapter) -> None:
         super().__init__()
-        method = adapter.method
-        if not method.per_image:
+        if not adapter.method.per_image:
             raise ExportError(
-                f"method {method.name!r} corrects the predictions of a batch by one another, so a prediction depends on "
-                "more than its image: export method 'none' and correct its predictions"
+                f"method {adapter.method_name!r} corrects the predictions of a batch by one another, so a prediction depends"
+                " on more than its image: export method 'none' and correct its predictions"
             )
-        if is_half(method.vit):
-            dtype = str(method.vit.dtype).removeprefix("torch.")
+        if is_half(adapter.vit):
+            dtype = str(adapter.vit.dtype).removeprefix("torch.")
             raise ExportError(f"the model's weights are {dtype}: only float32 models are exported; adapt it in float32")
-        edits = method.prediction_edits()
-        self.vit = private_copy(method.prediction_vit, [])
-        self.reduce = method.reduce
+        edits = adapter.prediction_edits()
+        self.vit, self.reduce = private_copy(adapter.prediction_vit, []), adapter.reduce
         self.bias_position = edits.bias_position
         self.biased_blocks = tuple(sorted(edits.cls_bias))
         tensors = {"cls_shift": edits.cls_shift, "prompts": edits.prompts, "head_shift": edits.head_shift}
         tensors |= {f"cls_bias_{block}": edits.cls_bias[block] for block in self.biased_blocks}
-        for name, value in {**tensors, "classes": method.classes}.items():  # torch.export miscounts buffers that are None
+        for name, value in {**tensors, "classes": adapter.classes}.items():  # torch.export miscounts buffers that are None
             setattr(self, name, None if value is None else nn.Buffer(value.detach().clone()))
         self.cpu().eval()
 
     @property
-    def touch(self) -> TokenEdits:
+    def edits(self) -> TokenEdits:
         cls_bias = {block: cast(Tensor, getattr(self, f"cls_bias_{block}")) for block in self.biased_blocks}
         return TokenEdits(self.cls_shift, cls_bias, self.bias_position, self.prompts, self.head_shift)
 
     def forward(self, images: Tensor) -> Tensor:
-        return forward(self.vit, images, self.reduce, edits=self.touch, classes=self.classes).logits
+        return forward(self.vit, images, self.reduce, edits=self.edits, classes=self.classes).logits
 
 
 class Metadata(BaseModel):
@@ -85,16 +83,15 @@ class Metadata(BaseModel):
 
     @classmethod
     def of(cls, adapter: Adapter) -> "Metadata":
-        vit, method = adapter.source_vit, adapter.method
-        classes = None if method.classes is None else tuple(method.classes.tolist())
-        names = class_names(vit)
+        vit, names = adapter.source_vit, class_names(adapter.source_vit)
+        classes = None if adapter.classes is None else tuple(adapter.classes.tolist())
         return cls(
             model=vit.name,
             library=vit.library,
             weights=fingerprint(vit),
-            method=method.name,
-            options=json.loads(json.dumps(vars(method.options), default=str)),
-            reduce=str(method.reduce),
+            method=adapter.method_name,
+            options=json.loads(json.dumps(vars(adapter.options), default=str)),
+            reduce=str(adapter.reduce),
             steps=adapter.steps,
             preprocessing=vit.preprocessing,
             classes=classes,

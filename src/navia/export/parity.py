@@ -40,12 +40,12 @@ class Parity:
         return self.beyond == self.ties <= self.images / 2
 
     def describe(self) -> str:
-        sizes = ", ".join(str(size) for size in self.differences)
-        text = f"max |difference| {self.difference:.1e} over {self.images} images in batches of {sizes}; "
-        text += f"top-1 agrees on {self.agree} of {self.images}"
-        if self.beyond:
-            text += f"; {self.beyond} beyond {self.tolerance:g} ({self.ties} by ties between tokens)"
-        return text
+        sizes = ", ".join(map(str, self.differences))
+        beyond = f"; {self.beyond} beyond {self.tolerance:g} ({self.ties} by ties between tokens)" if self.beyond else ""
+        return (
+            f"max |difference| {self.difference:.1e} over {self.images} images in batches of {sizes}; "
+            f"top-1 agrees on {self.agree} of {self.images}{beyond}"
+        )
 
 
 def compare(exported: Predict, expected: Predict, frozen: FrozenModel, images: Tensor, tolerance: float) -> Parity:
@@ -60,9 +60,9 @@ def compare(exported: Predict, expected: Predict, frozen: FrozenModel, images: T
         difference = (got - want).abs().amax(dim=1).nan_to_num(nan=float("inf"))
         differences[len(batch)] = max(differences.get(len(batch), 0.0), difference.max().item())
         agree += int((got.argmax(dim=1) == want.argmax(dim=1)).sum())
-        for i in (difference > tolerance).nonzero().flatten().tolist():
-            beyond += 1
-            ties += _is_tie(frozen, batch[i], tolerance)
+        different = batch[difference > tolerance]
+        beyond += len(different)
+        ties += sum(_is_tie(frozen, image, tolerance) for image in different)
     return Parity(len(images), differences, agree, beyond, ties, tolerance)
 
 
@@ -78,8 +78,7 @@ def comparison_images(vit: ViT, images: Tensor | None) -> Tensor:
 def random_images(vit: ViT, count: int, seed: int = 0) -> Tensor:
     """Random preprocessed images with the spectrum of photographs (amplitude 1/f, correlated colours)."""
     height, width = vit.image_size or vit.preprocessing.size
-    random = np.random.default_rng(seed)
-    shape = (count, vit.in_chans, height, width)
+    random, shape = np.random.default_rng(seed), (count, vit.in_chans, height, width)
     noise = random.standard_normal((count, 1, height, width)) + 0.5 * random.standard_normal(shape)
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     smooth = np.fft.irfft2(np.fft.rfft2(noise) / np.maximum(frequency, 1 / max(height, width)), s=(height, width))
@@ -97,7 +96,7 @@ def _is_tie(frozen: FrozenModel, image: Tensor, tolerance: float) -> bool:
         return False
     noise = torch.randn(16, *image.shape, generator=torch.Generator().manual_seed(0)) * NOISE
     images = torch.cat([image.unsqueeze(0), image + noise])
-    out = forward(frozen.vit, images, frozen.reduce, edits=frozen.touch, classes=frozen.classes, trace=True)
+    out = forward(frozen.vit, images, frozen.reduce, edits=frozen.edits, classes=frozen.classes, trace=True)
     assert out.tokens.sources is not None
     merged = out.tokens.sources.unsqueeze(2) == out.tokens.sources.unsqueeze(1)  # which tokens are together [B, N, N]
     changed = (out.logits - out.logits[:1]).abs().amax(dim=1) > tolerance

@@ -1,6 +1,5 @@
 """Loggers for TensorBoard, Weights & Biases and MLflow: callbacks of an adapter, see `navia.Callback`."""
 
-import logging
 import time
 import weakref
 from abc import abstractmethod
@@ -14,8 +13,6 @@ from navia.errors import NaviaError, SpecError, import_optional
 if TYPE_CHECKING:
     from navia.adaptation.adapter import Adapter, Step
 
-log = logging.getLogger("navia.integrations.loggers")
-
 
 def step_metrics(step: "Step") -> dict[str, float]:
     """A step as named numbers, without those that are None. guard is 1 if the guard restored an earlier state."""
@@ -27,8 +24,8 @@ def step_metrics(step: "Step") -> dict[str, float]:
 def adapter_settings(adapter: "Adapter") -> dict[str, str]:
     """Model, method and reducer of an adapter as text."""
     settings = {"model": adapter.source_vit.name, "method": adapter.method_name, "options": adapter.options}
-    settings["reduce"] = adapter.reduce
-    return {name: str(value) for name, value in {**settings, "trainable": adapter.trainable}.items()}
+    settings |= {"reduce": adapter.reduce, "trainable": adapter.trainable}
+    return {name: str(value) for name, value in settings.items()}
 
 
 class _Logger(Callback):

@@ -1,13 +1,15 @@
-"""Adaptation in the background: one thread, the only one that changes the adapted state."""
+"""Adaptation in the background: one thread, the only one that changes the adapted state, and its checkpoints."""
 
 import collections
+import contextlib
+import json
 import logging
 import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +18,10 @@ import torch
 from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, Step
-from navia.errors import NaviaError
+from navia.adaptation.delta import BrokenDeltaError
+from navia.errors import InputError, NaviaError
+from navia.io import lock_file
 from navia.models.device import use_threads
-from navia.serve.checkpoints import Checkpoints
 from navia.serve.predictor import AdaptedState, Predictor
 from navia.serve.schemas import Mode
 from navia.serve.settings import Settings
@@ -30,6 +33,59 @@ Result = TypeVar("Result")
 
 _HISTORY = 3  # states kept for rollback
 _MAX_FAILURES = 3  # in a row, after which adaptation pauses
+_COUNTERS = "serve"  # key of the counters in the metadata of the delta
+
+
+class Checkpoints:
+    """FOLDER/delta.safetensors and its predecessor delta.previous.safetensors. One service per folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.current = folder / "delta.safetensors"
+        self.previous = folder / "delta.previous.safetensors"
+        self.step: int | None = None
+        self.written: float | None = None
+
+    def lock(self) -> contextlib.ExitStack:
+        """Refuse a folder that another service writes to: their states would be mixed. Close the result to release it."""
+        refusal = f"another service keeps its state in {str(self.folder)!r}; give each its own --state"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return lock_file(self.folder / "lock", refusal)
+        except OSError as error:
+            raise InputError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from error
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the newest was written; None: there is none."""
+        return None if self.written is None else max(0.0, time.time() - self.written)
+
+    def restore(self, adapter: Adapter) -> tuple[dict[str, int], list[str]]:
+        """Load the newest valid checkpoint. Returns the counters saved with it, and messages for the event log."""
+        messages = []
+        for path in (self.current, self.previous):
+            if not path.exists():
+                continue
+            try:
+                metadata = adapter.load(path)
+            except BrokenDeltaError as error:
+                aside = path.with_name(f"{path.stem}.corrupt-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+                path.replace(aside)  # kept for inspection, under a name that is never loaded
+                messages.append(f"{error}; set aside as {aside.name}")
+                continue
+            self.step, self.written = adapter.steps, path.stat().st_mtime
+            messages.append(f"resumed from step {adapter.steps} of {path.name}")
+            return json.loads(metadata.get(_COUNTERS, "{}")), messages
+        return {}, messages
+
+    def write(self, adapter: Adapter, counters: Mapping[str, int]) -> None:
+        """Write counters and parameters to one file, so that they always agree."""
+        fresh = self.folder / "delta.new.safetensors"
+        adapter.save(fresh, {_COUNTERS: json.dumps(dict(counters))})
+        if self.current.exists():
+            self.current.replace(self.previous)
+        fresh.replace(self.current)
+        self.step, self.written = adapter.steps, time.time()
 
 
 class _AbortedError(Exception):
@@ -56,7 +112,7 @@ class AdaptationWorker(threading.Thread):
         self.drift = 0.0
         self._history: collections.deque[dict[str, Any]] = collections.deque(maxlen=_HISTORY)
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
-        self._images: collections.deque[Tensor] = collections.deque()
+        self._images: collections.deque[Tensor] = collections.deque(maxlen=2 * settings.batching.adapt_batch)
         self._collecting_since = 0.0  # for the next step
         self._changed = threading.Condition()
         self._stopping = self._busy = False
@@ -76,10 +132,8 @@ class AdaptationWorker(threading.Thread):
         with self._changed:
             if not self._images:
                 self._collecting_since = self.clock()
-            self._images.extend(images)
-            excess = len(self._images) - 2 * self.batching.adapt_batch
-            for _ in range(excess):
-                self._images.popleft()
+            excess = len(self._images) + len(images) - 2 * self.batching.adapt_batch
+            self._images.extend(images)  # drops the oldest
             if excess > 0:
                 self.stats.shed(excess)
                 self._last_shed = self.clock()
@@ -117,8 +171,10 @@ class AdaptationWorker(threading.Thread):
 
     @property
     def mode(self) -> Mode:
-        if self.off or self.paused:
-            return "off" if self.off else "paused"
+        if self.off:
+            return "off"
+        if self.paused:
+            return "paused"
         busy = self._busy
         if (self.overloaded() and not busy) or self.clock() - self._last_shed < 2:
             return "shedding"
@@ -143,9 +199,8 @@ class AdaptationWorker(threading.Thread):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         self._history.append(self.adapter.state_dict())
         while not self._stopping:
-            self._wait()
-            self._run_commands()
             images = self._take()
+            self._run_commands()
             if images is not None:
                 self._busy = True
                 self._adapt(images)
@@ -159,12 +214,6 @@ class AdaptationWorker(threading.Thread):
         while self._commands:
             self._commands.popleft()()
 
-    def _wait(self) -> None:
-        """Wait for something to do. Wakes up now and then, as the end of an overload is not signalled."""
-        with self._changed:
-            if not (self._commands or self._stopping or self._ready()):
-                self._changed.wait(max(0.0, min(0.1 if self._images else 5.0, self._checkpoint_due - self.clock())))
-
     def _ready(self) -> bool:
         """Whether a step should start now."""
         if self.off or self.paused or (self.overloaded() and self.clock() - self._since < self._patience()):
@@ -175,13 +224,16 @@ class AdaptationWorker(threading.Thread):
         return len(self._images) >= needed
 
     def _take(self) -> Tensor | None:
+        """Wait for something to do, and take the images if it is a step. Wakes up now and then, as the end of an overload is
+        not signalled."""
         with self._changed:
+            if not (self._commands or self._stopping or self._ready()):
+                self._changed.wait(max(0.0, min(0.1 if self._images else 5.0, self._checkpoint_due - self.clock())))
             if self._stopping or not self._ready():
                 return None
-            count = min(len(self._images), self.batching.adapt_batch)
-            taken = [self._images.popleft() for _ in range(count)]
             self._collecting_since = self.clock()
-        return torch.stack(taken)
+            count = min(len(self._images), self.batching.adapt_batch)
+            return torch.stack([self._images.popleft() for _ in range(count)])
 
     def _patience(self) -> float:
         """Seconds that adaptation may still wait for predictions before its share of the time is due."""

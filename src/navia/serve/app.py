@@ -5,7 +5,7 @@ import base64
 import binascii
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
 
@@ -69,8 +69,14 @@ def make_app(service: Service, loopback: bool = True) -> FastAPI:
     _add_predict(app, service)
     _add_control(app, service)
     _add_monitoring(app, service)
-    _add_dashboard(app)
     _add_error_handlers(app, service)
+
+    async def dashboard(request: Request) -> FileResponse:
+        file, media_type = DASHBOARD_FILES[request.url.path]
+        return FileResponse(file, media_type=media_type)
+
+    for path in DASHBOARD_FILES:
+        app.add_route(path, dashboard, methods=["GET"], include_in_schema=False)
     return app
 
 
@@ -85,7 +91,7 @@ def _add_predict(app: FastAPI, service: Service) -> None:
         decoding = service.decoders.submit(decode_images, files, service.vit.preprocessing, limits)
         images = await _result(decoding, limits.timeout)
         output = await _result(service.predictor.submit(images), limits.timeout)
-        content = await asyncio.to_thread(schemas.encode_reply, output, service.labels, top)  # other requests go on
+        content = await asyncio.to_thread(schemas.encode_reply, output, service.names, top)  # other requests go on
         service.stats.replied(time.monotonic() - arrived)
         return Response(content, media_type="application/json")
 
@@ -192,50 +198,29 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
         return schemas.ReadyReply(checkpoint_seconds_ago=service.checkpoint_age, checkpoint_failures=failures)
 
 
-def _add_dashboard(app: FastAPI) -> None:
-    async def get(request: Request) -> FileResponse:
-        file, media_type = DASHBOARD_FILES[request.url.path]
-        return FileResponse(file, media_type=media_type)
-
-    for path in DASHBOARD_FILES:
-        app.add_route(path, get, methods=["GET"], include_in_schema=False)
-
-
 def _add_error_handlers(app: FastAPI, service: Service) -> None:
     """Give every error the same form, and count it by reason."""
 
-    async def handle(_: Request, error: Exception) -> JSONResponse:
-        status, reason, text, headers = _describe(error, service.settings.limits.timeout)
-        service.stats.refuse(reason)
-        return JSONResponse({"error": text}, status, headers)
+    def handle(kind: type[Exception], status: int, reason: str, text: Callable[[Any], str] = str) -> None:
+        async def reply(_: Request, error: Exception) -> JSONResponse:
+            service.stats.refuse(reason)
+            return JSONResponse({"error": text(error)}, status, {"retry-after": "1"} if reason == "busy" else None)
 
-    own = (RequestRefusedError, NaviaError)
-    for kind in (*own, TimeoutError, ClientDisconnect, HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, handle)
+        app.add_exception_handler(kind, reply)
 
+    async def reply_as_given(_: Request, error: Any) -> JSONResponse:
+        service.stats.refuse(error.reason if isinstance(error, RequestRefusedError) else "http")
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-def _describe(error: Exception, timeout: float) -> tuple[int, str, str, Mapping[str, str] | None]:
-    """Status code, reason, text and headers of an error."""
-    match error:
-        case RequestRefusedError():
-            return error.status, error.reason, error.text, error.headers
-        case InputError():
-            return 422, "image", str(error), None
-        case DeltaError():
-            return 422, "delta", str(error), None
-        case BusyError():
-            return 503, "busy", str(error), {"retry-after": "1"}
-        case NaviaError():
-            return 503, "other", str(error), None
-        case TimeoutError():
-            return 504, "timeout", f"no reply within {timeout:g} s", None
-        case ClientDisconnect():
-            return 400, "gone", "the connection ended before the body did", None
-        case HTTPException():
-            return error.status_code, "http", str(error.detail), error.headers
-        case RequestValidationError():
-            return 422, "request", _join(error.errors()), None
-    return 500, "error", "internal error; the log of the service has the details", None
+    app.add_exception_handler(HTTPException, reply_as_given)
+    handle(InputError, 422, "image")
+    handle(DeltaError, 422, "delta")
+    handle(BusyError, 503, "busy")
+    handle(NaviaError, 503, "other")
+    handle(TimeoutError, 504, "timeout", lambda _: f"no reply within {service.settings.limits.timeout:g} s")
+    handle(ClientDisconnect, 400, "gone", lambda _: "the connection ended before the body did")
+    handle(RequestValidationError, 422, "request", lambda error: _join(error.errors()))
+    handle(Exception, 500, "error", lambda _: "internal error; the log of the service has the details")
 
 
 def _join(errors: Sequence[Any]) -> str:

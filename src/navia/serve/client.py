@@ -4,8 +4,8 @@ import base64
 import http.client
 import io
 import json
-import selectors
 from collections.abc import Iterable
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -116,7 +116,8 @@ class Client:
 
     def _send(self, verb: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
         headers = self._headers | ({} if body is None else {"content-type": kind})
-        self._close_if_dropped()
+        if self._connection.sock is not None and wait([self._connection.sock], timeout=0):
+            self._connection.close()  # readable, though nothing was requested: the service ended the idle connection
         for last_try in (verb not in _IDEMPOTENT, True):
             try:
                 self._connection.request(verb, self._path + path, body, headers)
@@ -130,15 +131,6 @@ class Client:
         if reply.status >= 400:
             raise ServiceError(f"{self._origin}{path}: {_error_text(content)} ({reply.status})", reply.status)
         return content
-
-    def _close_if_dropped(self) -> None:
-        """Notice that the service closed the idle connection, so that the next request opens a new one."""
-        if self._connection.sock is None:
-            return
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._connection.sock, selectors.EVENT_READ)
-            if selector.select(timeout=0):  # nothing was requested, so it can only be the end
-                self._connection.close()
 
 
 def _to_bytes(image: ImageLike) -> bytes:

@@ -85,8 +85,8 @@ def _from_array(array: np.ndarray, preprocessing: Preprocessing, limits: Limits)
         return _preprocess(Image.fromarray(array), preprocessing, limits)
     needed = (len(preprocessing.mean), *preprocessing.size)
     if array.dtype.kind != "f" or array.shape != needed:
-        accepted = f"send uint8 (height, width, 3) or normalised floats {needed}"
-        raise InputError(f"the array is {array.dtype} {array.shape}; {accepted}")
+        got = f"{array.dtype} {array.shape}"
+        raise InputError(f"the array is {got}; send uint8 (height, width, 3) or normalised floats {needed}")
     image = torch.from_numpy(array.astype(np.float32))
     if not bool(image.isfinite().all()):
         raise InputError("the array holds NaN or infinite values")

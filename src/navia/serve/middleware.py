@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -37,12 +38,12 @@ _SECURITY_HEADERS = (
 )
 
 
-class RequestRefusedError(Exception):
+class RequestRefusedError(HTTPException):
     """A request that gets an error reply. reason: label of the counter; text: what the client reads."""
 
     def __init__(self, status: int, reason: str, text: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.status, self.reason, self.text, self.headers = status, reason, text, dict(headers or {})
+        super().__init__(status, text, headers)
+        self.reason = reason
 
 
 class AccessMiddleware:
@@ -92,8 +93,8 @@ class AccessMiddleware:
         except RequestRefusedError as error:
             self.on_refused(error.reason)
             if not started:
-                reply = JSONResponse({"error": error.text}, error.status, {"connection": "close", **error.headers})
-                await reply(scope, receive, send_with_headers)
+                headers = {"connection": "close", **(error.headers or {})}
+                await JSONResponse({"error": error.detail}, error.status_code, headers)(scope, receive, send_with_headers)
         finally:
             self._total_bytes -= size
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,8 +44,7 @@ class _Request:
     arrived: float = field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True)
-class AdaptedState:
+class AdaptedState(NamedTuple):
     """All tensors that determine predictions, after `step` adaptation steps."""
 
     step: int
@@ -113,29 +113,23 @@ class Predictor(threading.Thread):
 
     def run(self) -> None:
         use_threads(self._threads)  # otherwise this thread would inherit the smaller number of the adaptation worker
-        while self._wait_for_request():
-            self.idle.clear()  # before the batch is complete: the adaptation needs a moment to pause
-            try:
-                requests = self._take()
-                if requests:
-                    self._predict(requests)
-            finally:
-                self.idle.set()
+        while not self._stopping:
+            requests = self._take()
+            if requests:
+                self._predict(requests)
+            self.idle.set()
         for request in self._requests:
             if request.future.set_running_or_notify_cancel():
                 request.future.set_exception(BusyError("the service is shutting down"))
 
-    def _wait_for_request(self) -> bool:
-        """Returns False once the service stops."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._requests or self._stopping)
-            return not self._stopping
-
     def _take(self) -> list[_Request]:
-        """Take the requests of one batch, and load the state published last. The first request waits at most
-        `batch_timeout` for others."""
+        """Wait for the requests of a batch, the first at most `batch_timeout` for others; load the state published last."""
         size = self.batching.batch_size
         with self._changed:
+            self._changed.wait_for(lambda: self._requests or self._stopping)
+            if self._stopping:
+                return []
+            self.idle.clear()  # before the batch is complete: the adaptation needs a moment to pause
             timeout = self._requests[0].arrived + self.batching.batch_timeout - time.monotonic()
             self._changed.wait_for(lambda: self.waiting >= size or self._stopping, max(0.0, timeout))
             taken = [self._requests.popleft()]
@@ -161,9 +155,9 @@ class Predictor(threading.Thread):
             log.exception("a batch of %d requests failed", len(requests))
             if len(requests) == 1:
                 requests[0].future.set_exception(error)
-                return
-            for request in requests:  # one of them may be the cause: the others still get their prediction
-                self._predict([request])
+            else:
+                for request in requests:  # one of them may be the cause: the others still get their prediction
+                    self._predict([request])
             return
         sizes = [len(request.images) for request in requests]
         probabilities, entropies = logits.softmax(dim=1).cpu().split(sizes), entropy(logits).cpu().split(sizes)
@@ -188,6 +182,5 @@ class Predictor(threading.Thread):
 
     @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:
-        device = self.method.vit.device
-        parts = [self.method.predict(part.to(device)).float() for part in images.split(self.batching.batch_size)]
-        return torch.cat(parts)
+        batches = images.to(self.method.vit.device).split(self.batching.batch_size)
+        return torch.cat([self.method.predict(batch).float() for batch in batches])

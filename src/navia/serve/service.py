@@ -1,7 +1,6 @@
 """The service without HTTP: a predictor, an adaptation worker behind it, and their status."""
 
 import contextlib
-import json
 import math
 import os
 import tempfile
@@ -23,8 +22,7 @@ from navia.errors import NaviaError
 from navia.models.base import ViT
 from navia.models.labels import class_names
 from navia.reduction import ReducerLike
-from navia.serve.adaptation_worker import AdaptationWorker
-from navia.serve.checkpoints import Checkpoints
+from navia.serve.adaptation_worker import AdaptationWorker, Checkpoints
 from navia.serve.decoding import thumbnail
 from navia.serve.predictor import Predictor, RequestOutput
 from navia.serve.schemas import AdaptationStatus, CheckpointStatus, ControlReply, Mode, RecentImage, Status
@@ -53,7 +51,6 @@ class Service:
         self.settings = settings or Settings()
         self.vit, self.method, self.reduce = vit, method, str(reduce or "none")
         self.names = class_names(vit) or tuple(map(str, range(vit.num_classes)))
-        self.labels = [json.dumps(name) for name in self.names]
         self.checkpoints = None if state is None else Checkpoints(state)
         self.ready = False
         adapter = adapt(vit, method, reduce, source, **options)
@@ -65,23 +62,21 @@ class Service:
         self.worker = AdaptationWorker(adapter, self.predictor, self.stats, self.settings, self.checkpoints)
         threads = self.settings.decode_threads or max(2, os.cpu_count() or 1)
         self.decoders = ThreadPoolExecutor(threads, thread_name_prefix="decoder")
-        self._stopped = threading.Event()
+        self._stopped, self._lock = threading.Event(), contextlib.ExitStack()
 
     # ---- start and stop
 
     def start(self) -> None:
         """Resume from the last checkpoint, warm up, and start the threads."""
-        if self.checkpoints is not None:
-            self.checkpoints.lock()
         self.stats.event("start", f"{self.vit.name}, {self.method} with {self.reduce}")
         if self.checkpoints is not None:
+            self._lock = self.checkpoints.lock()
             counters, messages = self.checkpoints.restore(self.worker.adapter)
             self.stats.restore_counters(counters)
             for message in messages:
                 self.stats.event("checkpoint", message)
         self.worker.publish()
-        size, device = self.vit.preprocessing.size, self.vit.device
-        blank = torch.zeros(1, len(self.vit.preprocessing.mean), *size, device=device)
+        blank = torch.zeros(1, len(self.vit.preprocessing.mean), *self.vit.preprocessing.size, device=self.vit.device)
         self.predictor.method.predict(blank)  # the first forward allocates memory and chooses kernels
         self.predictor.start()
         self.worker.start()
@@ -102,8 +97,7 @@ class Service:
             if thread.is_alive():
                 thread.join()
         self.decoders.shutdown(wait=False, cancel_futures=True)
-        if self.checkpoints is not None:
-            self.checkpoints.release()
+        self._lock.close()
 
     @property
     def alive(self) -> bool:
@@ -162,7 +156,15 @@ class Service:
     # ---- status
 
     def status(self) -> Status:
-        stats, worker, last = self.stats, self.worker, self.worker.last
+        stats, worker, last, checkpoint = self.stats, self.worker, self.worker.last, None
+        if self.checkpoints is not None:
+            checkpoint = CheckpointStatus(
+                every=self.settings.checkpoint_every,
+                every_seconds=self.settings.checkpoint_seconds,
+                step=self.checkpoints.step,
+                seconds_ago=self.checkpoint_age,
+                failures=count(stats.checkpoint_failures),
+            )
         return Status(
             model=self.vit.name,
             method=self.method,
@@ -178,28 +180,17 @@ class Service:
                 policy=self._policy(),
                 step=self.predictor.step,
                 images_waiting=worker.waiting,
-                entropy=_finite(last.entropy if last else None),
-                discrepancy=_finite(last.discrepancy if last else None),
-                loss=_finite(last.loss if last else None),
-                drift=_finite(worker.drift) or 0.0,
+                entropy=last.entropy if last else None,
+                discrepancy=last.discrepancy if last else None,
+                loss=last.loss if last else None,
+                drift=worker.drift if math.isfinite(worker.drift) else 0.0,
                 step_seconds=last.seconds_predict + last.seconds_update if last else None,
                 **stats.saved_counters(),
             ),
-            checkpoint=self._checkpoint_status(),
+            checkpoint=checkpoint,
             classes=stats.classes(),
             events=stats.events(),
             series=stats.series(),
-        )
-
-    def _checkpoint_status(self) -> CheckpointStatus | None:
-        if self.checkpoints is None:
-            return None
-        return CheckpointStatus(
-            every=self.settings.checkpoint_every,
-            every_seconds=self.settings.checkpoint_seconds,
-            step=self.checkpoints.step,
-            seconds_ago=self.checkpoint_age,
-            failures=count(self.stats.checkpoint_failures),
         )
 
     def recent_images(self, after: int) -> list[RecentImage]:
@@ -254,10 +245,5 @@ class Service:
     def _sample_every_second(self) -> None:
         while not self._stopped.is_set():
             last = self.worker.last
-            self.stats.sample(_finite(last.discrepancy if last else None), self.worker.drift, self.predictor.step)
+            self.stats.sample(last.discrepancy if last else None, self.worker.drift, self.predictor.step)
             self._stopped.wait(1.0)
-
-
-def _finite(value: float | None) -> float | None:
-    """None for NaN and infinity, which JSON does not have."""
-    return value if value is not None and math.isfinite(value) else None

@@ -1,10 +1,7 @@
 """Counters, time series, events and recent images. All sizes are bounded; every method may be called from any thread."""
 
 import collections
-import itertools
 import logging
-import math
-import statistics
 import threading
 import time
 from array import array
@@ -12,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from torch import Tensor
 
@@ -46,8 +44,7 @@ class _Second:
 
     def next(self, time: int) -> "_Second":
         """End this second; the next one starts with its adaptation state."""
-        ordered = sorted(self.latencies)
-        self.p50_ms, self.p95_ms = _quantile(ordered, 0.5), _quantile(ordered, 0.95)
+        self.p50_ms, self.p95_ms = _quantile(self.latencies, 0.5), _quantile(self.latencies, 0.95)
         return _Second(time, self.discrepancy, self.drift, self.step)
 
 
@@ -70,8 +67,7 @@ class Stats:
         self.reply_seconds = Histogram(
             "navia_reply_seconds", "Seconds from request to reply.", buckets=_BUCKETS, registry=self.registry
         )
-        self._names, self._clock, self.started = names, clock, clock()
-        self._lock = threading.Lock()
+        self._names, self._clock, self.started, self._lock = names, clock, clock(), threading.Lock()
         self._seconds = collections.deque([_Second(int(self.started))], maxlen=WINDOW + 1)
         self._events: collections.deque[Event] = collections.deque(maxlen=50)
         self._recent: collections.deque[tuple[Tensor, RecentImage]] = collections.deque(maxlen=keep_images)
@@ -137,7 +133,7 @@ class Stats:
     def request_stats(self, queue: int, queue_limit: int) -> RequestStats:
         with self._lock:
             window = self._window()
-            latencies = sorted(itertools.chain.from_iterable(second.latencies for second in window))
+            latencies = [latency for second in window for latency in second.latencies]
         images = sum(second.images_per_second for second in window)
         refused = next(iter(self.refused.collect())).samples
         return RequestStats(
@@ -197,8 +193,6 @@ def count(counter: Counter) -> int:
     return int(next(iter(counter.collect())).samples[0].value)
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    """Of sorted values: the smallest that at least this share of them does not exceed; the usual median for 0.5."""
-    if not ordered:
-        return None
-    return statistics.median(ordered) if share == 0.5 else ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least this share of them does not exceed; the usual median for 0.5."""
+    return float(np.quantile(values, share, method="linear" if share == 0.5 else "inverted_cdf")) if values else None
