@@ -152,7 +152,7 @@ def counted_walks(monkeypatch: pytest.MonkeyPatch) -> None:
         return embed(self, images)
 
     monkeypatch.setattr(PatchEmbed, "forward", counted)
-    monkeypatch.setattr("navia.bench.run.time", SimpleNamespace(perf_counter=lambda: float(now[0])))
+    monkeypatch.setattr("navia.evaluation.latency.time", SimpleNamespace(perf_counter=lambda: float(now[0])))
 
 
 @pytest.mark.usefixtures("counted_walks")

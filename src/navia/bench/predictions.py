@@ -30,7 +30,7 @@ from navia.bench.run import BatchResult
 from navia.data.loader import Batch
 from navia.data.streams import Stream
 from navia.errors import InputError
-from navia.evaluation.metrics import calibration_error, wilson
+from navia.evaluation.metrics import Accuracy, accuracy
 from navia.io import atomic_write, delay_interrupts, lock_file, to_bytes
 from navia.methods.features import effective_classes, entropy
 from navia.methods.parameters import fingerprint
@@ -40,16 +40,6 @@ from navia.models.forward import forward
 COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")  # truth only where labels are known
 LOCK_TIMEOUT = 8.0  # seconds; the decoding processes of a killed run notice after 5, and hold its file until then
 EDGE = 3  # batches that the first and the last discrepancy are means of
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Top-1 accuracy, its 95 % interval, and the expected calibration error."""
-
-    top1: float
-    low: float
-    high: float
-    ece: float
 
 
 @dataclass(frozen=True)
@@ -356,10 +346,8 @@ def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> li
 
 def _score(rows: Sequence[dict[str, str]]) -> Score:
     uncertainty = sum(float(row["entropy"]) for row in rows) / max(1, len(rows))
-    judged, labelled = None, [row for row in rows if row.get("truth", "") != ""]
-    if labelled:
-        correct = torch.tensor([row["label"] == row["truth"] for row in labelled])
-        confidence = torch.tensor([float(row["confidence"]) for row in labelled], dtype=torch.float64)
-        interval = wilson(int(correct.sum()), len(labelled))
-        judged = Accuracy(correct.double().mean().item(), *interval, calibration_error(confidence, correct))
+    labelled = [row for row in rows if row.get("truth", "") != ""]
+    confidence = torch.tensor([float(row["confidence"]) for row in labelled], dtype=torch.float64)
+    correct = torch.tensor([row["label"] == row["truth"] for row in labelled])
+    judged = accuracy(confidence, correct & confidence.isfinite()) if labelled else None
     return Score(len(rows), uncertainty, judged)
