@@ -19,15 +19,7 @@ from navia.adaptation.adapter import adapt
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.bench.digests import FileStamps, checkpoint_digest, model_digest, names_and_sizes
 from navia.bench.row import Row, Settings
-from navia.bench.run import (
-    BatchResult,
-    adapt_then_score,
-    run_realtime,
-    run_stream,
-    select_images,
-    step_ratio,
-    tsne_panels,
-)
+from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, select_images, step_ratio, tsne_panels
 from navia.data.loader import Loader
 from navia.data.sources import (
     SHIFTED_LAYOUTS,
@@ -90,7 +82,7 @@ class Cell(Settings):
         """What tells the cells of one model apart: 'contrast navia+tome:8 (budget=4) seed 1'."""
         more = [f"{name}={value}" for name, value in self.options.items()]
         more += ["in real time"] * self.realtime + ["without guard"] * (not self.guarded)
-        more += [] if self.adapt_for is None else [f"{self.adapt_for} batches"]
+        more += [f"{self.adapt_for} batches"] * (self.adapt_for is not None)
         extra = f" ({', '.join(more)})" if more else ""
         return f"{self.domain or self.stream} {self.method}+{self.reduce}{extra} seed {self.seed}"
 
@@ -110,9 +102,9 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
     if clean is not None:
         images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
         source = open_source_statistics(vit, images, cell.reduce, method=cell.method)
-    fixed: dict[str, Any] = {"classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
+    options = {**cell.options, "classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
     try:
-        adapter = adapt(vit, cell.method, cell.reduce, source, **fixed, **cell.options)
+        adapter = adapt(vit, cell.method, cell.reduce, source, **options)
     except SourceError as error:
         if source is None:
             raise InputError(f"method {cell.method!r} needs a source, and {shifted_message(opened)}") from error

@@ -98,7 +98,6 @@ class Observed:
         } if self.compared else None  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         pairs = {domain or "all": self.discrepancy(domain) for domain in self.batches}
         discrepancy = {name: {"first": pair[0], "last": pair[1]} for name, pair in pairs.items() if pair}
         return {"discrepancy": discrepancy, "source_model": self.comparison()}
@@ -192,16 +191,15 @@ class Predictions:
         self.adapter = adapter
         may_continue = self.path.exists() and not restart
         refusal = f"another run writes to {str(self.path)!r}: wait for it or take another --out"
-        with self._errors():
+        with self._errors(), contextlib.ExitStack() as undo:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.ExitStack() as undo:
-                undo.enter_context(lock_file(self.path.with_name(self.path.name + ".lock"), refusal, LOCK_TIMEOUT))
-                self.file = undo.enter_context(self.path.open("ab"))
-                if may_continue and self.state_path.exists():
-                    self._continue()
-                else:
-                    self._start(restart)
-                self._opened = undo.pop_all()
+            undo.enter_context(lock_file(self.path.with_name(self.path.name + ".lock"), refusal, LOCK_TIMEOUT))
+            self.file = undo.enter_context(self.path.open("ab"))
+            if may_continue and self.state_path.exists():
+                self._continue()
+            else:
+                self._start(restart)
+            self._opened = undo.pop_all()
         return self
 
     def take(self, predict: Callable[[], BatchResult], put_off: Callable[[], None] = lambda: None) -> BatchResult:
@@ -216,14 +214,13 @@ class Predictions:
     def add(self, result: BatchResult) -> None:
         """Append the rows of a batch."""
         self.within_batch = True  # until its rows are written the adapter is ahead of them
-        batch, step = result.batch, result.step
+        batch, step, progress = result.batch, result.step, self.progress
         self._write(_rows(batch, result.logits, self.class_names))
-        self.progress.finished = False  # a watched folder that was finished has got more images
-        self.progress.batches = batch.number + 1
-        self.progress.seconds += step.seconds_predict + step.seconds_update
-        self.progress.observed.add(result)
-        if step.guard:
-            self.progress.guard.append(f"batch {batch.number}: {step.guard}")
+        progress.finished = False  # a watched folder that was finished has got more images
+        progress.batches = batch.number + 1
+        progress.seconds += step.seconds_predict + step.seconds_update
+        progress.observed.add(result)
+        progress.guard += [f"batch {batch.number}: {step.guard}"] if step.guard else []
         self.within_batch = False
         if time.monotonic() - self._saved > self.every:
             self.save()
@@ -295,9 +292,7 @@ class Predictions:
     def _continue(self) -> None:
         try:
             state = torch.load(self.state_path, weights_only=True)
-            progress = Progress(**state["progress"])
-            progress.observed = Observed(**state["progress"]["observed"])
-            progress.unreadable = [(name, why) for name, why in progress.unreadable]
+            progress = Progress(**state["progress"] | {"observed": Observed(**state["progress"]["observed"])})
             adapter_state = state["adapter"]
         except Exception as error:
             raise InputError(f"{str(self.state_path)!r} is damaged ({error}); start again with --restart") from error
@@ -327,8 +322,7 @@ class Predictions:
 
 
 def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> list[dict[str, Any]]:
-    confidence, label = logits.double().softmax(dim=1).max(dim=1)
-    uncertainty = entropy(logits.double())
+    (confidence, label), uncertainty = logits.double().softmax(dim=1).max(dim=1), entropy(logits.double())
     return [
         {
             "path": batch.names[i],

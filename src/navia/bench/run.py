@@ -130,8 +130,7 @@ def select_images(tsne: TsneSpec, vit: ViT, opened: OpenedData, loader: Loader) 
         The images; and for the trace, the classes of the model, their names, and the labels as indices into the classes.
     """
     check_sklearn()
-    beyond = [block for block in tsne.blocks if block >= vit.depth]
-    if beyond:
+    if beyond := [block for block in tsne.blocks if block >= vit.depth]:
         raise SpecError(f"tsne names {_plural('block', beyond)}, but the model has blocks 0..{vit.depth - 1}")
     indices = [(domain, position) for batch in loader.plan[held_out_from(len(loader)) :] for _, domain, position in batch]
     labels = [loader.stream.domains[domain].label(position) for domain, position in indices]
@@ -154,23 +153,21 @@ def select_images(tsne: TsneSpec, vit: ViT, opened: OpenedData, loader: Loader) 
 
 def _classes(tsne: TsneSpec, labels: Sequence[int], names: Sequence[str]) -> tuple[int, ...]:
     counts = Counter(label for label in labels if label >= 0)
-    frequent = tuple(sorted(sorted(counts, key=lambda label: (-counts[label], label))[:FREQUENT]))
-    if tsne.classes is None:
-        return frequent
-    unknown = [label for label in tsne.classes if label >= len(names)]
-    absent = [f"{label} ({names[label]})" for label in tsne.classes if label < len(names) and not counts[label]]
-    if not unknown and not absent:
-        return tsne.classes
-    if tsne.or_frequent:
-        return frequent
+    wanted = tsne.classes or ()
+    unknown = [label for label in wanted if label >= len(names)]
+    absent = [f"{label} ({names[label]})" for label in wanted if label < len(names) and not counts[label]]
+    if tsne.classes is None or (tsne.or_frequent and (unknown or absent)):
+        return tuple(sorted(sorted(counts, key=lambda label: (-counts[label], label))[:FREQUENT]))
     if unknown:
         raise SpecError(f"tsne names {_plural('class', unknown)}, but the model has classes 0..{len(names) - 1}")
-    raise InputError(f"tsne names {_plural('class', absent)}, but the last third of the stream has no image of it")
+    if absent:
+        raise InputError(f"tsne names {_plural('class', absent)}, but the last third of the stream has no image of it")
+    return wanted
 
 
 def _plural(kind: str, things: Sequence[object]) -> str:
-    many = f"{kind}{'es' if kind == 'class' else 's'}"
-    return f"{kind if len(things) == 1 else many} {', '.join(map(str, things))}"
+    ending = "" if len(things) == 1 else "es" if kind == "class" else "s"
+    return f"{kind}{ending} {', '.join(map(str, things))}"
 
 
 def tsne_panels(
