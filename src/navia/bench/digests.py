@@ -23,7 +23,7 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".json")  # what transformers reads of 
 
 @dataclass(frozen=True)
 class DataEntry:
-    """One entry of a spec's data. names: of its domains. layout: None if it is not a folder of images."""
+    """Data of a spec. names: of its domains. layout: None if it is not a folder of images."""
 
     path: str
     names: tuple[str, ...]

@@ -104,7 +104,6 @@ class Observed:
 
 
 def _effective(counts: dict[int, int]) -> float:
-    """Effective number of classes: exp of the entropy of the counts; 1 if all predictions agree."""
     return float(effective_classes(torch.tensor(list(counts.values()), dtype=torch.float64)))
 
 
@@ -174,10 +173,8 @@ class Predictions:
         self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0,
         labelled: bool = True,
     ) -> None:  # fmt: skip
-        self.path = path
-        self.state_path = path.with_name(f"{path.name}.state")
-        self.class_names = class_names
-        self.every = every
+        self.path, self.state_path = path, path.with_name(f"{path.name}.state")
+        self.class_names, self.every = class_names, every
         self.columns = [name for name in COLUMNS if labelled or name != "truth"]
         self.progress = Progress(json.loads(json.dumps(settings)))
         self.within_batch = False  # the adapter has begun a batch whose rows are not all written
@@ -246,9 +243,6 @@ class Predictions:
         """Mark the run as finished; its scores by domain, "" for all."""
         self.progress.finished = True
         self.save()
-        return self.scores()
-
-    def scores(self) -> dict[str, Score]:
         rows = self._read()
         domains = list(dict.fromkeys(row["domain"] for row in rows))
         found = {domain: _score([row for row in rows if row["domain"] == domain]) for domain in domains if len(domains) > 1}

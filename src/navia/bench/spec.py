@@ -236,9 +236,9 @@ def _problem(error: Any, tree: Any) -> str:
     if kind == "value_error":
         return f"{place}: {context['error']}"
     words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0], "cannot be used here")
-    given = "nothing" if value is None else repr(value)
     meant = closest_name(str(value), context["expected"].split("'")) if kind == "literal_error" else None
-    return f"{place} {words.format(**context)}, not {given}" + (f"; did you mean {meant!r}?" if meant else "")
+    closest = f"; did you mean {meant!r}?" if meant else ""
+    return f"{place} {words.format(**context)}, not {'nothing' if value is None else repr(value)}{closest}"
 
 
 _PARTS: dict[int | str, type[BaseModel]] = {
@@ -257,19 +257,17 @@ def _locate(path: Place, tree: Any) -> tuple[str, int]:
     list is the thing itself, and has no number. A place that is missing has the line of what should hold it."""
     name, line, node = "", tree.start_mark.line if tree else 0, tree
     for step in path:
-        inner = None
         if isinstance(step, str):
             name += f".{step}" if name else step
             pairs = node.value if node is not None and node.id == "mapping" else ()
-            key, inner = next(((key, value) for key, value in pairs if key.value == step), (None, None))
+            key, node = next(((key, value) for key, value in pairs if key.value == step), (None, None))
             line = key.start_mark.line if key else line
         elif node is None or node.id == "sequence":
             name += f"[{step}]"
-            inner = node.value[step] if node is not None and step < len(node.value) else None
-            line = inner.start_mark.line if inner else line
-        elif step == 0:
-            inner = node
-        node = inner
+            node = node.value[step] if node is not None and step < len(node.value) else None
+            line = node.start_mark.line if node else line
+        elif step != 0:
+            node = None
     return name, line + 1
 
 

@@ -135,8 +135,7 @@ def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int)
         if r and reducer.needs_cls_attention:
             macs["cls_attention"] += before * width
     macs["norms"] += _NORM_OPS * vit.embed_dim * vit.depth  # the CLS features of all blocks, the last through the final norm
-    macs["head"] = sum(weight.numel() for weight in linear_weights_outside_blocks(vit))
-    return macs
+    return macs | {"head": sum(weight.numel() for weight in linear_weights_outside_blocks(vit))}
 
 
 def matching_macs(tokens: int, key_width: int) -> int:

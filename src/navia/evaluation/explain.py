@@ -82,10 +82,9 @@ def explain(
         mean = features[str(reduce)].mean(dim=0)
         bias = 0.0 if added is None else float(added.detach().cpu().norm() / mean.norm().clamp(min=1e-12))
         layers.append(Layer(layer, tokens, gaps, _moved(adapter, layer), bias, probes))
-    accuracy = None
-    if labels is not None:
-        correct = {name: confidence_and_correctness(found[1], labels)[1] for name, found in seen.items()}
-        accuracy = {name: found.double().mean().item() for name, found in correct.items()}
+    accuracy = None if labels is None else {
+        name: confidence_and_correctness(found[1], labels)[1].double().mean().item() for name, found in seen.items()
+    }  # fmt: skip
     return Explanation(tuple(states), tuple(layers), accuracy, sum(len(part) for part in stream), len(images))
 
 

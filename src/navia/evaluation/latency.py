@@ -140,7 +140,7 @@ def resident_mib(key: str = "VmRSS") -> float:
 
 
 def peak_resident_mib() -> float:
-    """Peak resident memory of the process since it started, or since the last call of `peak_memory`."""
+    """Peak since the process started, or since the last call of `peak_memory`."""
     return resident_mib("VmHWM")
 
 
