@@ -229,7 +229,7 @@ def test_shifted_images_without_a_source_run_methods_that_need_none(tmp_path: Pa
 
 def test_too_large_a_source_is_refused_by_name() -> None:
     (cell,) = cells(spec_of("path: embedded, images: 4", source="{path: embedded, images: 300}"))
-    with pytest.raises(InputError, match="'embedded' has 256 images, and 300 are wanted as the source"):
+    with pytest.raises(InputError, match="'embedded' has 256 images, but 300 are wanted as the source"):
         run_cell(cell)
 
 
