@@ -152,7 +152,7 @@ def counted_walks(monkeypatch: pytest.MonkeyPatch) -> None:
         return embed(self, images)
 
     monkeypatch.setattr(PatchEmbed, "forward", counted)
-    monkeypatch.setattr("navia.bench.run.time", SimpleNamespace(perf_counter=lambda: float(now[0])))
+    monkeypatch.setattr("navia.evaluation.latency.time", SimpleNamespace(perf_counter=lambda: float(now[0])))
 
 
 @pytest.mark.usefixtures("counted_walks")
@@ -229,7 +229,7 @@ def test_shifted_images_without_a_source_run_methods_that_need_none(tmp_path: Pa
 
 def test_too_large_a_source_is_refused_by_name() -> None:
     (cell,) = cells(spec_of("path: embedded, images: 4", source="{path: embedded, images: 300}"))
-    with pytest.raises(InputError, match="'embedded' has 256 images, and 300 are wanted as the source"):
+    with pytest.raises(InputError, match="'embedded' has 256 images, but 300 are wanted as the source"):
         run_cell(cell)
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from navia.bench.demo import Row, paired
 
 import navia
 from navia.adaptation.adapter import Step
@@ -42,16 +41,3 @@ def test_the_pace_of_a_row_is_that_of_batches_that_were_adapted_to(golden_inputs
     alone, whole = (Step(0, 16, 0.0, None, None, 0, None, None, 0.16, update) for update in (0.0, 0.48))
     assert _ms_per_image([BatchResult(batch, logits, step) for step in (whole, alone, alone)]) == pytest.approx(40)
     assert _ms_per_image([BatchResult(batch, logits, alone)]) == pytest.approx(10)
-
-
-def test_an_image_under_three_shifts_is_one_observation() -> None:
-    """Three copies of the same answers know no more than one: the intervals are as wide."""
-    right = torch.arange(200) % 3 == 0
-    other = torch.arange(200) % 5 == 0
-    once, thrice = (Row("m", "none", 1.0, {str(i): right for i in range(n)}) for n in (1, 3))
-    plain, plain_thrice = (Row("none", "none", 1.0, {str(i): other for i in range(n)}) for n in (1, 3))
-    assert thrice.mean_interval == pytest.approx(once.mean_interval)
-    assert paired(thrice, plain_thrice) == paired(once, plain)
-    low, high = once.mean_interval
-    p = once.mean
-    assert (high - low) / 2 == pytest.approx(1.96 * (p * (1 - p) / 199) ** 0.5)

@@ -173,7 +173,7 @@ def test_all_mistakes_are_told_at_once_in_plain_words_with_the_near_name() -> No
         (5, "data[1].stream must be 'reset', 'continual' or 'mixed', not 'continal'; did you mean 'continual'?"),
         (7, "unknown key 'metods' in runs[0]; known: .*; did you mean 'method'?"),
         (8, "runs[1].method[0]: unknown method 'aling'; known: .*; did you mean 'align'?"),
-        (8, "runs[1].options.budget: option budget must be a whole number, got 'two'"),
+        (8, "runs[1].options.budget: option budget must be a whole number or none, got 'two'"),
         (8, "runs[1].options.lrr: method 'navia' has no option 'lrr'; known: .*; did you mean 'lr'?"),
         (8, "runs[1].reduce[0]: unknown reducer 'tume'; known: .*; did you mean 'tome'?"),
         (8, "runs[1].reduce[1]: malformed reducer 'tome:x': 'x' is not a number; .*"),

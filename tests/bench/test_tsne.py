@@ -13,8 +13,8 @@ from navia.bench import cell as bench_cell
 from navia.bench.cell import Cell, run_cell
 from navia.bench.grid import cells
 from navia.bench.row import Row
+from navia.bench.run import select_images
 from navia.bench.spec import TsneSpec, parse_spec
-from navia.bench.tsne import select_images
 from navia.data import sample
 from navia.data.loader import Loader
 from navia.data.sources import OpenedData, open_domains

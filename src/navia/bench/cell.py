@@ -7,21 +7,19 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from navia import __version__
-from navia.adaptation.adapter import Adapter, adapt
+from navia.adaptation.adapter import adapt
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.bench.digests import FileStamps, checkpoint_digest, model_digest, names_and_sizes
 from navia.bench.row import Row, Settings
-from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, step_ratio
-from navia.bench.tsne import select_images, tsne_panels
+from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, select_images, step_ratio, tsne_panels
 from navia.data.loader import Loader
 from navia.data.sources import (
     SHIFTED_LAYOUTS,
@@ -38,7 +36,7 @@ from navia.data.streams import Stream, make_stream
 from navia.errors import InputError, SourceError
 from navia.evaluation.cost import cost
 from navia.evaluation.latency import peak_memory
-from navia.evaluation.metrics import ece, nll, top_k, wilson
+from navia.evaluation.metrics import accuracy, confidence_and_correctness, nll, top_k
 from navia.io import expand_user, to_bytes
 from navia.methods.base import METHODS
 from navia.methods.parameters import fingerprint
@@ -50,6 +48,7 @@ from navia.models.load import load
 Trace = dict[str, Any]  # per batch and image, for the report; see `_trace`
 
 _PATHS = {"model": "model", "checkpoint": "checkpoint", "data": "data", "source": "source_path"}  # by the names of digests
+_LAST_IMAGES = 5  # of the stream, whose predictions the report shows
 
 
 class Cell(Settings):
@@ -83,7 +82,7 @@ class Cell(Settings):
         """What tells the cells of one model apart: 'contrast navia+tome:8 (budget=4) seed 1'."""
         more = [f"{name}={value}" for name, value in self.options.items()]
         more += ["in real time"] * self.realtime + ["without guard"] * (not self.guarded)
-        more += [] if self.adapt_for is None else [f"{self.adapt_for} batches"]
+        more += [f"{self.adapt_for} batches"] * (self.adapt_for is not None)
         extra = f" ({', '.join(more)})" if more else ""
         return f"{self.domain or self.stream} {self.method}+{self.reduce}{extra} seed {self.seed}"
 
@@ -92,21 +91,24 @@ class Cell(Settings):
         return METHODS.get(self.method).relative_cost * (self.images or images) * len(self.domains)
 
 
-_LAST_IMAGES = 5  # of the stream, whose predictions the report shows
-
-
 def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row, Trace]:
     """Run one cell from scratch. workers: processes that decode images. vit: the cell's model, if it is loaded already."""
     if vit is None:
         vit = _load_model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
     opened, clean = _open_data(cell, vit)
-    domains, shift = _domains(cell, opened), cell.label_shift
-    stream = make_stream(domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)
+    shift = cell.label_shift
+    stream = make_stream(opened.domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)
     source = None
     if clean is not None:
         images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
         source = open_source_statistics(vit, images, cell.reduce, method=cell.method)
-    adapter = _adapter(cell, vit, opened, source)
+    options = {**cell.options, "classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
+    try:
+        adapter = adapt(vit, cell.method, cell.reduce, source, **options)
+    except SourceError as error:
+        if source is None:
+            raise InputError(f"method {cell.method!r} needs a source, and {shifted_message(opened)}") from error
+        raise
     loader = Loader(stream, vit.preprocessing, cell.batch, workers)
     held_out, shown = (None, {}) if cell.tsne is None else select_images(cell.tsne, vit, opened, loader)
     started = time.time()
@@ -119,7 +121,7 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
         batches = run_stream(adapter, loader)
     results: list[BatchResult] = []
     peak_mib = peak_memory(lambda: results.extend(map(_without_images, batches)), vit.device)
-    trace = _trace(results) | {"scored": _scored(results, loader)}
+    scores, trace = _scores(results, loader)
     if cell.tsne is not None and held_out is not None:
         panels = tsne_panels(adapter, cell.tsne.blocks, held_out, shown["labels"], cell.batch, workers)
         trace["tsne"] = {**shown, "panels": panels}
@@ -128,8 +130,7 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
         "key": cell.key,
         **cell.model_dump(),
         "realtime_ratio": ratio,
-        **_scores(results),
-        "collapsed": next((r.batch.number for r in results if not bool(_finite_rows(r.logits).all())), None),
+        **scores,
         "gmacs": counted.gmacs,
         "gmacs_paper": counted.gmacs_paper,
         "trainable": counted.trainable,
@@ -166,20 +167,25 @@ def _changed(path: str) -> str:
 
 
 def _open_data(cell: Cell, vit: ViT) -> tuple[OpenedData, Domain | None]:
-    """Domains without the source images, and the source images; None if the data has no clean ones."""
+    """The cell's domains in its order, and the source images, which are not in these; None if the data has no clean ones."""
     _check_unchanged(cell.data, cell.domains, cell.corrupted, cell.source_path, cell.data_digest, cell.source_digest)
     opened = open_domains(
         cell.data, vit.num_classes, class_names(vit), corruptions=cell.domains if cell.corrupted else (),
-        severity=cell.severity, parts=cell.domains, scanner=_lister(cell.data_digest),
+        severity=cell.severity, parts=cell.domains, scanner=_scanner(cell.data_digest),
     )  # fmt: skip
+    clean = None
     if cell.source_path is not None:
-        return opened, open_source(cell.source_path, cell.source_images, _lister(cell.source_digest))
-    if opened.kind in SHIFTED_LAYOUTS:
-        return opened, None
-    return leave_out_source(opened, cell.source_images)
+        clean = open_source(cell.source_path, cell.source_images, _scanner(cell.source_digest))
+    elif opened.kind not in SHIFTED_LAYOUTS:
+        opened, clean = leave_out_source(opened, cell.source_images)
+    by_name = {domain.name: domain for domain in opened.domains}
+    domains = tuple(by_name[name] for name in cell.domains)
+    if unlabelled := [domain.name for domain in domains if domain.images.labels is None]:
+        raise InputError(f"{', '.join(unlabelled)} of {cell.data!r} has no labels to score with: use class folders")
+    return replace(opened, domains=domains), clean
 
 
-def _lister(digest: str | None) -> Callable[[Path], Folder]:
+def _scanner(digest: str | None) -> Callable[[Path], Folder]:
     return scan if digest is None else functools.partial(_scan_once, digest)
 
 
@@ -202,53 +208,48 @@ def _check_unchanged(
         raise InputError(_changed(source))
 
 
-def _domains(cell: Cell, opened: OpenedData) -> list[Domain]:
-    """The domains that the cell names, in its order."""
-    by_name = {domain.name: domain for domain in opened.domains}
-    domains = [by_name[name] for name in cell.domains]
-    unlabelled = [domain.name for domain in domains if domain.images.labels is None]
-    if unlabelled:
-        raise InputError(f"{', '.join(unlabelled)} of {cell.data!r} has no labels to score with: use class folders")
-    return domains
-
-
-def _adapter(cell: Cell, vit: ViT, opened: OpenedData, source: SourceStatistics | None) -> Adapter:
-    fixed: dict[str, Any] = {"classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
-    try:
-        return adapt(vit, cell.method, cell.reduce, source, **fixed, **cell.options)
-    except SourceError as error:
-        if source is None:
-            raise InputError(f"method {cell.method!r} needs a source, and {shifted_message(opened)}") from error
-        raise
-
-
 def _without_images(result: BatchResult) -> BatchResult:
     """Scores need the labels alone; 50,000 images of 224 px would take 28 GiB."""
     return replace(result, batch=replace(result.batch, images=result.batch.images[:0].clone()))
 
 
-def _finite_rows(logits: Tensor) -> Tensor:
-    """[B] images with a prediction: a run without the guard may end in NaN, which counts as wrong."""
-    return torch.isfinite(logits).all(dim=1)
-
-
-def _correct(result: BatchResult) -> Tensor:
-    """[B] images whose prediction is their label."""
-    return (result.logits.argmax(dim=1) == result.batch.labels) & _finite_rows(result.logits)
-
-
-def _scores(results: Sequence[BatchResult]) -> dict[str, Any]:
-    """Of all predictions. An image whose logits are not finite counts as wrong, and then there is neither a likelihood nor a
-    calibration error."""
-    logits = torch.cat([r.logits for r in results])
-    labels = torch.cat([r.batch.labels for r in results])
-    finite = _finite_rows(logits)
-    count, correct = len(labels), sum(int(_correct(r).sum()) for r in results)
-    low, high = wilson(correct, count)
-    top5 = top_k(logits[finite], labels[finite], 5) * int(finite.sum()) / count if bool(finite.any()) else 0.0
-    scores = {"count": count, "correct": correct, "top1": correct / count, "top5": top5, "low": low, "high": high}
-    whole = bool(finite.all())
-    return {**scores, "ece": ece(logits, labels) if whole else None, "nll": nll(logits, labels) if whole else None}
+def _scores(results: Sequence[BatchResult], loader: Loader) -> tuple[dict[str, Any], Trace]:
+    """Scores of all predictions, and per batch and image what the report draws. An image whose logits are not finite counts
+    as wrong (a run without the guard may end so), and then there is neither a likelihood nor a calibration error."""
+    logits, labels = torch.cat([r.logits for r in results]), torch.cat([r.batch.labels for r in results])
+    confidence, correct = confidence_and_correctness(logits, labels)
+    finite, predicted, count = confidence.isfinite(), logits.argmax(dim=1), len(labels)
+    sizes = [len(r.batch.labels) for r in results]
+    scores = {
+        **asdict(accuracy(confidence, correct)),
+        "count": count,
+        "correct": int(correct.sum()),
+        "top5": top_k(logits[finite], labels[finite], 5) * int(finite.sum()) / count if bool(finite.any()) else 0.0,
+        "nll": nll(logits, labels) if bool(finite.all()) else None,
+        "collapsed": next((r.batch.number for r in results if not bool(r.logits.isfinite().all())), None),
+    }
+    names = [name for r in results for name in r.batch.names]
+    trace = {
+        "right": [int(part.sum()) for part in correct.split(sizes)],
+        "images": sizes,
+        **{name: [getattr(r.step, name) for r in results] for name in ("entropy", "discrepancy", "loss", "kept")},
+        "predicted": torch.bincount(predicted[finite], minlength=logits.shape[1]).tolist(),
+        "last": list(zip(names[-_LAST_IMAGES:], predicted[-_LAST_IMAGES:].tolist(), strict=True)),
+        "scored": [],
+    }
+    # which images of each domain were scored, and which of these were correct: one bit per image of the collection, packed
+    # as hexadecimal digits; equal collections have equal images at equal positions
+    indices = torch.tensor([index[1:] for r in results for index in loader.plan[r.batch.number]])
+    for number, domain in enumerate(loader.stream.domains):
+        own, collection = indices[:, 0] == number, domain.images
+        digest = hashlib.sha256(to_bytes("\n".join(map(collection.name, range(len(collection)))))).hexdigest()[:16]
+        entry: dict[str, Any] = {"collection": digest, "images": len(collection)}
+        for name, mask in (("seen", own), ("right", own & correct)):
+            bits = np.zeros(len(collection), dtype=bool)
+            bits[indices[mask, 1].numpy()] = True
+            entry[name] = np.packbits(bits).tobytes().hex()
+        trace["scored"].append(entry)
+    return scores, trace
 
 
 def _ms_per_image(results: Sequence[BatchResult]) -> float:
@@ -257,44 +258,10 @@ def _ms_per_image(results: Sequence[BatchResult]) -> float:
     return 1000 * statistics.median((step.seconds_predict + step.seconds_update) / step.images for step in steps)
 
 
-def _trace(results: Sequence[BatchResult]) -> Trace:
-    """Correct predictions per batch and predicted classes, which the report draws; the rest of each step, for people."""
-    logits = torch.cat([r.logits for r in results])
-    predicted = torch.bincount(logits.argmax(dim=1)[_finite_rows(logits)], minlength=logits.shape[1])
-    steps = {name: [getattr(r.step, name) for r in results] for name in ("entropy", "discrepancy", "loss", "kept")}
-    counts = {"right": [int(_correct(r).sum()) for r in results], "images": [len(r.batch.labels) for r in results]}
-    last = [
-        (name, int(label))
-        for r in results[-_LAST_IMAGES:]
-        for name, label in zip(r.batch.names, r.logits.argmax(dim=1), strict=True)
-    ]
-    return {**counts, **steps, "predicted": predicted.tolist(), "last": last[-_LAST_IMAGES:]}
-
-
-def _scored(results: Sequence[BatchResult], loader: Loader) -> list[dict[str, Any]]:
-    """Which images of each domain were scored, and which of these were correct: one bit per image of the collection, packed
-    as hexadecimal digits. Equal collections have equal images at equal positions."""
-    found = []
-    shots = torch.tensor([shot[1:] for r in results for shot in loader.plan[r.batch.number]])
-    correct = torch.cat([_correct(r) for r in results])
-    for number, domain in enumerate(loader.stream.domains):
-        own, collection = shots[:, 0] == number, domain.images
-        names = "\n".join(collection.name(i) for i in range(len(collection)))
-        digest = hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
-        entry: dict[str, Any] = {"collection": digest, "images": len(collection)}
-        for name, mask in (("seen", own), ("right", own & correct)):
-            bits = np.zeros(len(collection), dtype=bool)
-            bits[shots[mask, 1].numpy()] = True
-            entry[name] = np.packbits(bits).tobytes().hex()
-        found.append(entry)
-    return found
-
-
 def _fingerprint(vit: ViT, cell: Cell, opened: OpenedData, stream: Stream, source: SourceStatistics | None) -> Any:
     names = hashlib.sha256()
-    for segment in stream.segments:
-        for domain, position in segment.indices:
-            names.update(to_bytes(stream.domains[domain].images.name(int(position))))
+    for domain, position in np.concatenate([segment.indices for segment in stream.segments]):
+        names.update(to_bytes(stream.domains[domain].images.name(int(position))))
     return {
         "weights": fingerprint(vit)[:16],
         "preprocessing": vit.preprocessing.describe(),

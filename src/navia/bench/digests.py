@@ -8,7 +8,6 @@ those on disk now does not count as done.
 
 import functools
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".json")  # what transformers reads of 
 
 @dataclass(frozen=True)
 class DataEntry:
-    """One entry of a spec's data. names: of its domains. layout: None if it is not a folder of images."""
+    """Data of a spec. names: of its domains. layout: None if it is not a folder of images."""
 
     path: str
     names: tuple[str, ...]
@@ -40,16 +39,13 @@ class FileStamps:
     def data(self, path: str, corruptions: Sequence[str] = (), parts: Sequence[str] = ()) -> DataEntry:
         """Find the domains. Missing data is refused by name, or by its cells if the corruptions are all that is needed."""
         if path == "embedded" or path.startswith("datasets:"):
-            return DataEntry(
-                path, tuple(corruptions) or ("clean" if path == "embedded" else path.removeprefix("datasets:"),)
-            )
-        place = expand_user(path)
-        if corruptions and not place.exists():
+            clean = "clean" if path == "embedded" else path.removeprefix("datasets:")
+            return DataEntry(path, tuple(corruptions) or (clean,))
+        if corruptions and not expand_user(path).exists():
             return DataEntry(path, tuple(corruptions))
-        layout = detect_layout(place)
+        layout = detect_layout(expand_user(path))
         names = tuple(part.name for part in layout.parts)
-        unknown = sorted(set(parts) - set(names))
-        if unknown:
+        if unknown := sorted(set(parts) - set(names)):
             raise SpecError(f"{path!r} has no part {', '.join(unknown)}; it has {', '.join(names)}")
         return DataEntry(path, tuple(corruptions) or tuple(parts) or names, layout)
 
@@ -79,7 +75,7 @@ class FileStamps:
         if data.layout is None:
             return None
         counts = [found.count for _, found in self.stamps(data, domains, corrupted)]
-        return counts * len(domains) if len(counts) < len(domains) else counts
+        return counts if len(counts) == len(domains) else counts * len(domains)
 
 
 def names_and_sizes(stamps: Iterable[tuple[str, FolderDigest]]) -> str | None:
@@ -95,12 +91,12 @@ def model_digest(model: str) -> str | None:
     folder = expand_user(model.removeprefix("hf:"))
     if not model.startswith("hf:") or not folder.is_dir():
         return None
-    files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHT_FILES and path.is_file())
+    files = (path for path in sorted(folder.iterdir()) if path.suffix in _WEIGHT_FILES and path.is_file())
     return _digest([f"{path.name}\n{_content(path)}" for path in files])
 
 
 def checkpoint_digest(checkpoint: str | None) -> str | None:
-    """Digest of the file's content; None without a file (loading it will say so)."""
+    """Digest of the content; None without a file (loading it will say so)."""
     path = expand_user(checkpoint) if checkpoint is not None else None
     return _digest([_content(path)]) if path is not None and path.is_file() else None
 
@@ -110,10 +106,9 @@ def _digest(lines: Sequence[str]) -> str | None:
 
 
 def _content(path: Path) -> str:
-    path = path.resolve()
     try:
-        found = os.stat(path)
-        return _sha256(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        found = path.resolve().stat()
+        return _sha256(path.resolve(), found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
 

@@ -80,29 +80,16 @@ def cells(spec: Spec) -> list[Cell]:
                     continue  # without adaptation the order changes nothing, unless it decides which images are scored
                 values = _shared_fields(model) | _shared_fields(entry) | _shared_fields(run)
                 values |= {
-                    "model": model.name,
-                    "checkpoint": checkpoint,
-                    "data": entry.path,
-                    "domain": domain,
-                    "domains": domains,
-                    "corrupted": corrupted,
-                    "severity": entry.severity if corrupted else 0,
-                    "source_images": spec.source.images,
-                    "source_path": spec.source.path,
-                    "method": method,
-                    "reduce": reduce,
-                    "options": changed_options(method, run.options),
-                    "adapt_for": adapt_for,
-                    "seed": seed,
-                    "batch": spec.batch,
-                    "guarded": run.guard,
-                    "model_digest": of_model,
-                    "checkpoint_digest": of_checkpoint,
-                    "data_digest": names_and_sizes(stamps),
-                    "source_digest": names_and_sizes(source_stamps),
-                    "times_digest": times([*stamps, *source_stamps]),
-                    "plugin_digest": source_digest(METHODS.get(method), type(parse(reduce))),
-                }
+                    "model": model.name, "model_digest": of_model,
+                    "checkpoint": checkpoint, "checkpoint_digest": of_checkpoint,
+                    "data": entry.path, "data_digest": names_and_sizes(stamps), "domain": domain, "domains": domains,
+                    "corrupted": corrupted, "severity": entry.severity if corrupted else 0,
+                    "source_path": spec.source.path, "source_images": spec.source.images,
+                    "source_digest": names_and_sizes(source_stamps), "times_digest": times([*stamps, *source_stamps]),
+                    "method": method, "reduce": reduce, "options": changed_options(method, run.options),
+                    "plugin_digest": source_digest(METHODS.get(method), type(parse(reduce))), "guarded": run.guard,
+                    "adapt_for": adapt_for, "seed": seed, "batch": spec.batch,
+                }  # fmt: skip
                 cell = Cell(**values)
                 found.setdefault(cell.key, cell)
     for note in notes:
@@ -118,12 +105,12 @@ def _shared_fields(part: BaseModel) -> dict[str, Any]:
 def _runs(spec: Spec, batches: int | None, notes: dict[str, None]) -> Iterator[tuple[RunSpec, str, str, int | None]]:
     """Run, method, reducer and adapt_for of each cell. batches: of the stream, if known. notes: gets what was changed."""
     for run in spec.runs:
-        numbers = run.adapt_for
-        if run.shorten and batches is not None:
-            numbers = _shortened(numbers, held_out_from(batches))
-            if numbers != run.adapt_for:
-                new, old = (", ".join(str(n) for n in each if n is not None) for each in (numbers, run.adapt_for))
-                notes[f"adapt_for is {new} instead of {old}: the stream has only {batches} batches"] = None
+        numbers, largest = run.adapt_for, max((n for n in run.adapt_for if n is not None), default=0)
+        if run.shorten and batches is not None and 0 < (most := held_out_from(batches)) < largest:
+            shorter = (n if n is None else max(1, round(n * most / largest)) for n in numbers)
+            numbers = tuple(dict.fromkeys(shorter))
+            new, old = (", ".join(str(n) for n in each if n is not None) for each in (numbers, run.adapt_for))
+            notes[f"adapt_for is {new} instead of {old}: the stream has only {batches} batches"] = None
         for method in run.method:
             METHODS.get(method).Options.from_kwargs(method, run.options)
             for reduce, adapt_for in itertools.product(run.reduce, numbers):
@@ -135,24 +122,12 @@ def _num_batches(spec: Spec, entry: DataSpec, data: DataEntry, domains: Sequence
     counts = files.counts(data, domains, bool(entry.corruptions))
     shifted = data.layout is not None and data.layout.kind in SHIFTED_LAYOUTS
     left_out = 0 if spec.source.path is not None or data.path == "embedded" or shifted else spec.source.images
-    if counts is not None:
-        lengths = [min(count - left_out, entry.images or count) for count in counts]
-    elif entry.images is not None:
-        lengths = [entry.images] * len(domains)
-    else:
+    if counts is None and entry.images is None:
         return None
+    lengths = [min(count - left_out, entry.images or count) for count in counts or ()] or [entry.images or 0] * len(domains)
     if entry.stream == "mixed":
         return math.ceil(sum(lengths) / spec.batch)
     return sum(math.ceil(length / spec.batch) for length in lengths)
-
-
-def _shortened(numbers: tuple[int | None, ...], most: int) -> tuple[int | None, ...]:
-    """In proportion, so that the largest is `most`; unchanged if it is not larger."""
-    largest = max((number for number in numbers if number is not None), default=0)
-    if not 0 < most < largest:
-        return numbers
-    shorter = (number if number is None else max(1, round(number * most / largest)) for number in numbers)
-    return tuple(dict.fromkeys(shorter))
 
 
 def _missing(asked: Sequence[Cell], rows: Sequence[Row]) -> list[Cell]:

@@ -30,7 +30,7 @@ from navia.bench.run import BatchResult
 from navia.data.loader import Batch
 from navia.data.streams import Stream
 from navia.errors import InputError
-from navia.evaluation.metrics import calibration_error, wilson
+from navia.evaluation.metrics import Accuracy, accuracy
 from navia.io import atomic_write, delay_interrupts, lock_file, to_bytes
 from navia.methods.features import effective_classes, entropy
 from navia.methods.parameters import fingerprint
@@ -40,16 +40,6 @@ from navia.models.forward import forward
 COLUMNS = ("path", "label", "name", "confidence", "entropy", "truth", "domain", "batch")  # truth only where labels are known
 LOCK_TIMEOUT = 8.0  # seconds; the decoding processes of a killed run notice after 5, and hold its file until then
 EDGE = 3  # batches that the first and the last discrepancy are means of
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Top-1 accuracy, its 95 % interval, and the expected calibration error."""
-
-    top1: float
-    low: float
-    high: float
-    ece: float
 
 
 @dataclass(frozen=True)
@@ -108,14 +98,12 @@ class Observed:
         } if self.compared else None  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         pairs = {domain or "all": self.discrepancy(domain) for domain in self.batches}
         discrepancy = {name: {"first": pair[0], "last": pair[1]} for name, pair in pairs.items() if pair}
         return {"discrepancy": discrepancy, "source_model": self.comparison()}
 
 
 def _effective(counts: dict[int, int]) -> float:
-    """Effective number of classes: exp of the entropy of the counts; 1 if all predictions agree."""
     return float(effective_classes(torch.tensor(list(counts.values()), dtype=torch.float64)))
 
 
@@ -185,10 +173,8 @@ class Predictions:
         self, path: Path, settings: dict[str, Any], class_names: Sequence[str] | None, every: float = 30.0,
         labelled: bool = True,
     ) -> None:  # fmt: skip
-        self.path = path
-        self.state_path = path.with_name(f"{path.name}.state")
-        self.class_names = class_names
-        self.every = every
+        self.path, self.state_path = path, path.with_name(f"{path.name}.state")
+        self.class_names, self.every = class_names, every
         self.columns = [name for name in COLUMNS if labelled or name != "truth"]
         self.progress = Progress(json.loads(json.dumps(settings)))
         self.within_batch = False  # the adapter has begun a batch whose rows are not all written
@@ -202,16 +188,15 @@ class Predictions:
         self.adapter = adapter
         may_continue = self.path.exists() and not restart
         refusal = f"another run writes to {str(self.path)!r}: wait for it or take another --out"
-        with self._errors():
+        with self._errors(), contextlib.ExitStack() as undo:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.ExitStack() as undo:
-                undo.enter_context(lock_file(self.path.with_name(self.path.name + ".lock"), refusal, LOCK_TIMEOUT))
-                self.file = undo.enter_context(self.path.open("ab"))
-                if may_continue and self.state_path.exists():
-                    self._continue()
-                else:
-                    self._start(restart)
-                self._opened = undo.pop_all()
+            undo.enter_context(lock_file(self.path.with_name(self.path.name + ".lock"), refusal, LOCK_TIMEOUT))
+            self.file = undo.enter_context(self.path.open("ab"))
+            if may_continue and self.state_path.exists():
+                self._continue()
+            else:
+                self._start(restart)
+            self._opened = undo.pop_all()
         return self
 
     def take(self, predict: Callable[[], BatchResult], put_off: Callable[[], None] = lambda: None) -> BatchResult:
@@ -226,14 +211,13 @@ class Predictions:
     def add(self, result: BatchResult) -> None:
         """Append the rows of a batch."""
         self.within_batch = True  # until its rows are written the adapter is ahead of them
-        batch, step = result.batch, result.step
+        batch, step, progress = result.batch, result.step, self.progress
         self._write(_rows(batch, result.logits, self.class_names))
-        self.progress.finished = False  # a watched folder that was finished has got more images
-        self.progress.batches = batch.number + 1
-        self.progress.seconds += step.seconds_predict + step.seconds_update
-        self.progress.observed.add(result)
-        if step.guard:
-            self.progress.guard.append(f"batch {batch.number}: {step.guard}")
+        progress.finished = False  # a watched folder that was finished has got more images
+        progress.batches = batch.number + 1
+        progress.seconds += step.seconds_predict + step.seconds_update
+        progress.observed.add(result)
+        progress.guard += [f"batch {batch.number}: {step.guard}"] if step.guard else []
         self.within_batch = False
         if time.monotonic() - self._saved > self.every:
             self.save()
@@ -259,9 +243,6 @@ class Predictions:
         """Mark the run as finished; its scores by domain, "" for all."""
         self.progress.finished = True
         self.save()
-        return self.scores()
-
-    def scores(self) -> dict[str, Score]:
         rows = self._read()
         domains = list(dict.fromkeys(row["domain"] for row in rows))
         found = {domain: _score([row for row in rows if row["domain"] == domain]) for domain in domains if len(domains) > 1}
@@ -305,9 +286,7 @@ class Predictions:
     def _continue(self) -> None:
         try:
             state = torch.load(self.state_path, weights_only=True)
-            progress = Progress(**state["progress"])
-            progress.observed = Observed(**state["progress"]["observed"])
-            progress.unreadable = [(name, why) for name, why in progress.unreadable]
+            progress = Progress(**state["progress"] | {"observed": Observed(**state["progress"]["observed"])})
             adapter_state = state["adapter"]
         except Exception as error:
             raise InputError(f"{str(self.state_path)!r} is damaged ({error}); start again with --restart") from error
@@ -337,8 +316,7 @@ class Predictions:
 
 
 def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> list[dict[str, Any]]:
-    confidence, label = logits.double().softmax(dim=1).max(dim=1)
-    uncertainty = entropy(logits.double())
+    (confidence, label), uncertainty = logits.double().softmax(dim=1).max(dim=1), entropy(logits.double())
     return [
         {
             "path": batch.names[i],
@@ -356,10 +334,8 @@ def _rows(batch: Batch, logits: Tensor, class_names: Sequence[str] | None) -> li
 
 def _score(rows: Sequence[dict[str, str]]) -> Score:
     uncertainty = sum(float(row["entropy"]) for row in rows) / max(1, len(rows))
-    judged, labelled = None, [row for row in rows if row.get("truth", "") != ""]
-    if labelled:
-        correct = torch.tensor([row["label"] == row["truth"] for row in labelled])
-        confidence = torch.tensor([float(row["confidence"]) for row in labelled], dtype=torch.float64)
-        interval = wilson(int(correct.sum()), len(labelled))
-        judged = Accuracy(correct.double().mean().item(), *interval, calibration_error(confidence, correct))
+    labelled = [row for row in rows if row.get("truth", "") != ""]
+    confidence = torch.tensor([float(row["confidence"]) for row in labelled], dtype=torch.float64)
+    correct = torch.tensor([row["label"] == row["truth"] for row in labelled])
+    judged = accuracy(confidence, correct & confidence.isfinite()) if labelled else None
     return Score(len(rows), uncertainty, judged)

@@ -5,8 +5,10 @@ import copy
 import os
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, Step, adapt
+from navia.bench.spec import TsneSpec
 from navia.data.loader import Batch, Loader, SampleIndex, Shard
-from navia.errors import SpecError
+from navia.data.sources import OpenedData
+from navia.data.streams import Segment, Stream
+from navia.errors import InputError, SpecError
+from navia.evaluation.explain import NEIGHBOURS, check_sklearn, neighbour_accuracy, tsne_points
+from navia.evaluation.latency import time_in_turn
 from navia.methods.features import entropy
 from navia.models.base import ViT
+from navia.models.labels import class_names
+
+FREQUENT = 8  # classes, if the spec names none
+MAX_IMAGES = 1000  # more can neither be told apart in a panel nor fit into a page
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ def predict_and_adapt(adapter: Adapter, batch: Batch, distributed: bool = False)
     if distributed and 0 in _all_gather(len(batch.images)):
         whole = replace(batch, images=torch.cat(_all_gather(batch.images)))
         return predict_only(adapter, whole, "a process without an image")
-    logits = adapter(batch.images.to(adapter.source_vit.cls_token.device)).detach().cpu()
+    logits = adapter(batch.images.to(adapter.device)).detach().cpu()
     assert adapter.last is not None
     return BatchResult(batch, torch.cat(_all_gather(logits)) if distributed else logits, adapter.last)
 
@@ -56,7 +67,7 @@ def predict_and_adapt(adapter: Adapter, batch: Batch, distributed: bool = False)
 def predict_only(adapter: Adapter, batch: Batch, note: str) -> BatchResult:
     """Predict a batch without adapting to it. note: why, for the step."""
     start = time.perf_counter()
-    logits = adapter.predict(batch.images.to(adapter.source_vit.cls_token.device)).detach()
+    logits = adapter.predict(batch.images.to(adapter.device)).detach()
     took = time.perf_counter() - start
     step = Step(
         number=adapter.steps, images=len(batch.images), entropy=entropy(logits.float()).mean().item(), loss=None,
@@ -70,10 +81,9 @@ def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[B
     held_out = held_out_from(len(loader))
     if not 0 < count <= held_out:
         raise SpecError(f"{count} batches to adapt to, but only {held_out} come before the last third of the stream")
-    device = adapter.source_vit.device
     for number, batch in enumerate(loader):
         if number < count:
-            adapter(batch.images.to(device))
+            adapter(batch.images.to(adapter.device))
         elif number >= held_out:
             yield predict_only(adapter, batch, "scored only")
 
@@ -92,14 +102,8 @@ def step_ratio(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> f
     """Time of the adapter's step over that of the dense forward without adaptation: interleaved, medians, at least 1.
     A copy of the adapter is timed; the adapter itself does not change."""
     images = images.to(vit.device)
-    runners = (adapt(vit, "none"), copy.deepcopy(adapter))
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds + 1):
-        for runner, times in zip(runners, seconds, strict=True):
-            start = time.perf_counter()
-            runner(images)
-            times.append(time.perf_counter() - start)
-    dense, step = (statistics.median(times[1:]) for times in seconds)  # the first round warms up
+    calls = [partial(runner, images) for runner in (adapt(vit, "none"), copy.deepcopy(adapter))]
+    dense, step = map(statistics.median, time_in_turn(calls, rounds))
     return max(1.0, round(step / dense, 2))
 
 
@@ -114,6 +118,73 @@ def run_realtime(adapter: Adapter, batches: Iterable[Batch], ratio: float) -> It
             yield predict_and_adapt(adapter, batch)
         else:
             yield predict_only(adapter, batch, "missed: still busy")
+
+
+# The t-SNE of a cell: CLS features of some blocks, for the held-out images of some classes, after adaptation has ended.
+
+
+def select_images(tsne: TsneSpec, vit: ViT, opened: OpenedData, loader: Loader) -> tuple[Stream, dict[str, Any]]:
+    """Choose images of the last third of the stream. What is missing is refused by name, before the cell adapts.
+
+    Returns:
+        The images; and for the trace, the classes of the model, their names, and the labels as indices into the classes.
+    """
+    check_sklearn()
+    if beyond := [block for block in tsne.blocks if block >= vit.depth]:
+        raise SpecError(f"tsne names {_plural('block', beyond)}, but the model has blocks 0..{vit.depth - 1}")
+    indices = [(domain, position) for batch in loader.plan[held_out_from(len(loader)) :] for _, domain, position in batch]
+    labels = [loader.stream.domains[domain].label(position) for domain, position in indices]
+    if opened.classes:  # data with fewer classes than the model number their own
+        labels = [opened.classes[label] if label >= 0 else label for label in labels]
+    names = opened.names or class_names(vit) or tuple(f"class {i}" for i in range(vit.num_classes))
+    times = Counter(names)  # two classes of ImageNet are called crane
+    names = tuple(name if times[name] == 1 else f"{name} ({i})" for i, name in enumerate(names))
+    classes = _classes(tsne, labels, names)
+    kept = [i for i, label in enumerate(labels) if label in classes][:MAX_IMAGES]
+    if len(classes) < 2 or len(kept) <= NEIGHBOURS:
+        raise InputError(
+            f"t-SNE needs at least 2 classes and {NEIGHBOURS + 1} labelled images in the last third of the stream, there "
+            f"are {len(classes)} and {len(kept)}: give more images"
+        )
+    stream = Stream(loader.stream.domains, (Segment("held out", np.array([indices[i] for i in kept])),))
+    shown = {"classes": list(classes), "names": [names[label] for label in classes]}
+    return stream, {**shown, "labels": [classes.index(labels[i]) for i in kept]}
+
+
+def _classes(tsne: TsneSpec, labels: Sequence[int], names: Sequence[str]) -> tuple[int, ...]:
+    counts = Counter(label for label in labels if label >= 0)
+    wanted = tsne.classes or ()
+    unknown = [label for label in wanted if label >= len(names)]
+    absent = [f"{label} ({names[label]})" for label in wanted if label < len(names) and not counts[label]]
+    if tsne.classes is None or (tsne.or_frequent and (unknown or absent)):
+        return tuple(sorted(sorted(counts, key=lambda label: (-counts[label], label))[:FREQUENT]))
+    if unknown:
+        raise SpecError(f"tsne names {_plural('class', unknown)}, but the model has classes 0..{len(names) - 1}")
+    if absent:
+        raise InputError(f"tsne names {_plural('class', absent)}, but the last third of the stream has no image of it")
+    return wanted
+
+
+def _plural(kind: str, things: Sequence[object]) -> str:
+    ending = "" if len(things) == 1 else "es" if kind == "class" else "s"
+    return f"{kind}{ending} {', '.join(map(str, things))}"
+
+
+def tsne_panels(
+    adapter: Adapter, blocks: Sequence[int], stream: Stream, labels: Sequence[int], batch: int, workers: int = 0
+) -> list[dict[str, Any]]:
+    """For each block the points, and the accuracy of the nearest neighbours in the space of the features."""
+    found = []
+    for part in Loader(stream, adapter.source_vit.preprocessing, batch, workers):
+        features = adapter.features(part.images.to(adapter.device)).features
+        assert features is not None
+        found.append(features[:, list(blocks)].cpu())
+    panels = []
+    for block, features in zip(blocks, torch.cat(found).unbind(dim=1), strict=True):
+        layout, accuracy = tsne_points(features), neighbour_accuracy(features, torch.tensor(labels))
+        points = None if layout is None else [[round(x, 2), round(y, 2)] for x, y in layout.tolist()]
+        panels.append({"block": block, "neighbours": accuracy, "points": points})
+    return panels
 
 
 # Distributed: each process of `torchrun` decodes and predicts its share of every batch, all take the update of the whole.

@@ -13,6 +13,7 @@ plugins: [infomax.py]
 plugins: with own methods or reducers. A file (looked for beside the spec and then in the working directory) or a module.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -66,8 +67,7 @@ class DataSpec(_Strict):
     @classmethod
     def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         known = corruption_names(extra=True)
-        unknown = [f"unknown corruption {name!r}{known_names(name, known)}" for name in value if name not in known]
-        if unknown:
+        if unknown := [f"unknown corruption {name!r}{known_names(name, known)}" for name in value if name not in known]:
             raise ValueError("; ".join(unknown))
         return value
 
@@ -90,8 +90,7 @@ class TsneSpec(_Strict):
     @pydantic.field_validator("blocks", "classes")
     @classmethod
     def _once(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        twice = sorted({number for number in value or () if (value or ()).count(number) > 1})
-        if twice:
+        if twice := sorted(number for number, count in Counter(value or ()).items() if count > 1):
             raise ValueError(f"{', '.join(map(str, twice))} is there twice")
         return value
 
@@ -145,12 +144,11 @@ class Spec(_Strict):
         given = {"path": data, "corruptions": corruptions, "severity": severity, "images": images}
         changes = {key: value for key, value in given.items() if value is not None}
         values["data"] = [{**part, **changes} for part in values["data"]]
-        if model is not None or data is not None or images is not None:
-            for run in values["runs"]:
-                if run["tsne"] is not None and run["tsne"]["classes"] is not None:
-                    run["tsne"]["or_frequent"] = True
-        if data is not None or images is not None or batch is not None:
-            values["runs"] = [{**run, "shorten": True} for run in values["runs"]]
+        other_images = data is not None or images is not None
+        for run in values["runs"]:
+            run["shorten"] |= other_images or batch is not None
+            if run["tsne"] is not None and run["tsne"]["classes"] is not None:
+                run["tsne"]["or_frequent"] |= other_images or model is not None
         if source is not None or data == "embedded":  # the embedded sample has source images of its own
             values["source"]["path"] = source
         values |= {key: value for key, value in (("seeds", seeds or None), ("batch", batch)) if value is not None}
@@ -219,9 +217,8 @@ _WORDS = {
 def _problems(error: pydantic.ValidationError, tree: Any) -> list[tuple[Place, str]]:
     """Where, and in plain words what is wrong there. tree: the YAML text, where there is one."""
     found = error.errors()
-    meant = {
-        (*e["loc"][:-1], closest_name(str(e["loc"][-1]), _keys(e["loc"]))) for e in found if e["type"] == "extra_forbidden"
-    }
+    unknown = [e["loc"] for e in found if e["type"] == "extra_forbidden"]
+    meant = {(*path[:-1], closest_name(str(path[-1]), _keys(path))) for path in unknown}
     inside = {e["loc"][:depth] for e in found for depth in range(len(e["loc"]))}
     # a key that is only misspelled is not missing, and a list is not too short because its entries have mistakes
     consequences: dict[str, set[Any]] = {"missing": meant, "too_short": inside}
@@ -239,11 +236,9 @@ def _problem(error: Any, tree: Any) -> str:
     if kind == "value_error":
         return f"{place}: {context['error']}"
     words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0], "cannot be used here")
-    given = "nothing" if value is None else repr(value)
-    meant = (
-        closest_name(value, context["expected"].split("'")) if kind == "literal_error" and isinstance(value, str) else None
-    )
-    return f"{place} {words.format(**context)}, not {given}" + (f"; did you mean {meant!r}?" if meant else "")
+    meant = closest_name(str(value), context["expected"].split("'")) if kind == "literal_error" else None
+    closest = f"; did you mean {meant!r}?" if meant else ""
+    return f"{place} {words.format(**context)}, not {'nothing' if value is None else repr(value)}{closest}"
 
 
 _PARTS: dict[int | str, type[BaseModel]] = {
@@ -262,19 +257,17 @@ def _locate(path: Place, tree: Any) -> tuple[str, int]:
     list is the thing itself, and has no number. A place that is missing has the line of what should hold it."""
     name, line, node = "", tree.start_mark.line if tree else 0, tree
     for step in path:
-        inner = None
         if isinstance(step, str):
             name += f".{step}" if name else step
             pairs = node.value if node is not None and node.id == "mapping" else ()
-            key, inner = next(((key, value) for key, value in pairs if key.value == step), (None, None))
+            key, node = next(((key, value) for key, value in pairs if key.value == step), (None, None))
             line = key.start_mark.line if key else line
         elif node is None or node.id == "sequence":
             name += f"[{step}]"
-            inner = node.value[step] if node is not None and step < len(node.value) else None
-            line = inner.start_mark.line if inner else line
-        elif step == 0:
-            inner = node
-        node = inner
+            node = node.value[step] if node is not None and step < len(node.value) else None
+            line = node.start_mark.line if node else line
+        elif step != 0:
+            node = None
     return name, line + 1
 
 
@@ -285,9 +278,7 @@ def _unknown_names(values: dict[str, Any], tree: Any) -> list[tuple[Place, str]]
     from navia.reduction import parse
 
     found: list[tuple[Place, str | None]] = []
-    for i, run in enumerate(_listed(values.get("runs"))):
-        if not isinstance(run, dict):
-            continue
+    for i, run in ((i, run) for i, run in enumerate(_listed(values.get("runs"))) if isinstance(run, dict)):
         options = run.get("options")
         for j, name in enumerate(_listed(run.get("reduce", "none"))):
             found.append((("runs", i, "reduce", j), _error(parse, name) if isinstance(name, str) else None))

@@ -42,21 +42,18 @@ class Store:
             except ValueError as error:  # no JSON, or no UTF-8
                 raise InputError(f"line {number} of {str(self.path)!r} is no row of `navia bench`: {error}") from error
         rows = check_rows(values, repr(str(self.path)))
-        last = {row.key: number for number, row in enumerate(rows)}
-        return [rows[number] for number in sorted(last.values())]
+        last = {row.key: row for row in rows}
+        return [row for row in rows if last[row.key] is row]
 
     @contextmanager
     def writing(self) -> Iterator["Store"]:
         """Lock the folder: two runs into one folder would run the same cells."""
         refusal = f"another run writes to {str(self.folder)!r}; wait for it or take another --out"
-        try:
+        with self._errors():
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = lock_file(self.folder / "lock", refusal)
-        except OSError as error:
-            raise self._cannot_write(error) from error
         with lock:
-            others = sorted({row.fingerprint.versions["navia"] for row in self.rows()} - {__version__})
-            if others:
+            if others := sorted({row.fingerprint.versions["navia"] for row in self.rows()} - {__version__}):
                 made_by = f"rows of navia {', '.join(others)}, this is {__version__}"
                 raise InputError(f"{str(self.folder)!r} holds {made_by}: take another --out")
             if self.path.exists():
@@ -65,14 +62,12 @@ class Store:
 
     def add(self, row: Row, trace: dict[str, Any]) -> None:
         """Write the trace, then the row that makes it count; each is synced to disk before the next."""
-        try:
+        with self._errors("; finished cells are kept"):
             self._write(self.folder / "traces" / f"{row.key}.json", trace)
             with self.path.open("ab") as file:
                 file.write(json.dumps(row.as_json(), allow_nan=False).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:
-            raise self._cannot_write(error, "; finished cells are kept") from error
 
     def trace(self, key: str) -> dict[str, Any]:
         return json.loads((self.folder / "traces" / f"{key}.json").read_text())
@@ -88,26 +83,28 @@ class Store:
             "spec": spec.model_dump(mode="json"),
             "cells": [{"key": cell.key, **cell.model_dump(mode="json")} for cell in cells],
         }
-        try:
+        with self._errors():
             self._write(self.folder / "specs" / f"{file_name}.json", content)
-        except OSError as error:
-            raise self._cannot_write(error) from error
 
     def specs(self) -> list[dict[str, Any]]:
         """All kept specs as `keep_spec` wrote them, in the order in which their names were first kept."""
         found = []
         for path in sorted((self.folder / "specs").glob("*.json")):
             try:
-                kept = json.loads(path.read_text())
-                found.append((int(kept["order"]), kept))
+                found.append(json.loads(path.read_text()))
+                int(found[-1]["order"])
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{str(path)!r} is no spec that `navia bench` wrote; delete it: {error!r}") from error
-        return [kept for _, kept in sorted(found, key=lambda pair: pair[0])]
+        return sorted(found, key=lambda kept: int(kept["order"]))
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
         path.parent.mkdir(exist_ok=True)
         with atomic_write(path) as unfinished:
             unfinished.write_text(json.dumps(content))
 
-    def _cannot_write(self, error: OSError, more: str = "") -> InputError:
-        return InputError(f"cannot write to {str(self.folder)!r}: {error}{more}")
+    @contextmanager
+    def _errors(self, more: str = "") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"cannot write to {str(self.folder)!r}: {error}{more}") from error

@@ -11,10 +11,9 @@ from rich.table import Table
 
 from navia.cli import options
 from navia.cli.options import COMPUTE, IMAGES, OUTPUT, choice, option
-from navia.cli.terminal import console, errors, folder_to_write, print_json, print_wide
+from navia.cli.terminal import errors, folder_to_write, print_json, print_line, print_wide
 
 if TYPE_CHECKING:
-    from navia.bench.executors.serial import Failure
     from navia.bench.grid import Done
     from navia.bench.row import Row
 
@@ -70,32 +69,33 @@ def bench(
     store = Store(folder_to_write(out))
     if dry_run:
         wanted, seconds = estimate(asked, store)
-        _print_plan([cell.title for cell in wanted], seconds, as_json)
+        titles = [cell.title for cell in wanted]
+        known = "nothing finished yet to judge by" if seconds is None else f"about {_duration(seconds)} by the rows so far"
+        if as_json:
+            print_json({"cells": titles, "seconds": seconds})
+        else:
+            print_line("\n".join([*titles, f"{len(titles)} cells to run, {known}"]))
         return
     keep_freed_memory()
     rows: list[Row] = []
-    failed: FailedCellsError | None = None
+    failed = None
     try:
         serial = functools.partial(run_serial, workers=workers)
         executor = serial if on == "local" else ray_executor(ray_address, cpus, gpus, workers)
         name = spec if spec in presets() else Path(spec).stem
-        rows.extend(_with_progress(run_grid(asked, store, executor, _print_failure, name)))
+        grid = run_grid(asked, store, executor, lambda f: print_line(f"failed: {f.cell.title}: {f.why}", errors), name)
+        rows.extend(_with_progress(grid))
     except FailedCellsError as error:
         failed = error
     except KeyboardInterrupt:
-        errors.print(f"navia: interrupted; {len(rows)} new rows in {out}, the same command goes on", markup=False)
+        print_line(f"navia: interrupted; {len(rows)} new rows in {out}, the same command goes on", errors)
         raise
     if as_json:
         print_json([row.as_json() for row in rows])
     elif rows or failed is None:
-        text = f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}"
-        console.print(text, markup=False, soft_wrap=True)
+        print_line(f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}")
     if failed is not None:
         raise failed
-
-
-def _print_failure(failure: "Failure") -> None:
-    errors.print(f"failed: {failure.cell.title}: {failure.why}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _with_progress(grid: "Iterator[Done]") -> "Iterator[Row]":
@@ -106,8 +106,8 @@ def _with_progress(grid: "Iterator[Done]") -> "Iterator[Row]":
             row, left = done.row, f"{_duration(done.left)} left"
             progress.update(task, completed=done.done, total=done.total, left=left)
             note = "" if row.collapsed is None else f" (not finite from batch {row.collapsed} on)"
-            line = f"{done.done}/{done.total} {done.cell.setting}: {100 * (row.top1 or 0):.1f} %{note}, {left}"
-            progress.console.print(line, markup=False, highlight=False)
+            accuracy = f"{100 * (row.top1 or 0):.1f} %{note}"
+            print_line(f"{done.done}/{done.total} {done.cell.setting}: {accuracy}, {left}", progress.console)
             yield row
 
 
@@ -115,13 +115,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _print_plan(titles: list[str], seconds: float | None, as_json: bool) -> None:
-    if as_json:
-        print_json({"cells": titles, "seconds": seconds})
-        return
-    for title in titles:
-        console.print(title, markup=False, highlight=False, soft_wrap=True)
-    known = "nothing finished yet to judge by" if seconds is None else f"about {_duration(seconds)} by the rows so far"
-    console.print(f"{len(titles)} cells to run, {known}", highlight=False)

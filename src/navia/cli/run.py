@@ -241,7 +241,8 @@ def _table(scores: "dict[str, Score]", observed: "Observed") -> Table:
         cells = [f"{score.images:,}", *([""] * 3 if judged else []), f"{score.entropy:.3f}"]
         if score.judged is not None:
             own = score.judged
-            cells[1:4] = [f"{100 * own.top1:.1f} %", f"{100 * own.low:.1f} - {100 * own.high:.1f}", f"{own.ece:.3f}"]
+            ece = "-" if own.ece is None else f"{own.ece:.3f}"
+            cells[1:4] = [f"{100 * own.top1:.1f} %", f"{100 * own.low:.1f} - {100 * own.high:.1f}", ece]
         if measured:
             cells += [f"{value:.4f}" for value in observed.discrepancy(name) or ()]
         table.add_row(Text(name or "all"), *cells)

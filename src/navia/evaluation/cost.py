@@ -87,7 +87,7 @@ def cost(
         raise InputError("forwards, batch_size and rounds must be at least 1, prompts at least 0")
     reducer = parse(reduce)
     reducer.check(vit.depth)
-    shapes = {name: p.numel() for name, p in vit.model.named_parameters()}
+    sizes = {name: p.numel() for name, p in vit.model.named_parameters()}
     tokens = token_counts(vit, reducer, prompts)
     macs = count_macs(vit, reducer, tokens, vit.num_prefix_tokens + prompts)
     total = forwards * sum(macs.values())
@@ -99,9 +99,9 @@ def cost(
         gmacs=total / 1e9,
         gmacs_paper=(total - unseen) / 2**30,
         tokens=tokens,
-        parameters=sum(shapes.values()),
+        parameters=sum(sizes.values()),
         method=method,
-        trainable=sum(shapes[name] for name in kind.tuned_names(vit, chosen)) + kind.num_added_parameters(vit, chosen),
+        trainable=sum(sizes[name] for name in kind.tuned_names(vit, chosen)) + kind.num_added_parameters(vit, chosen),
         forwards=forwards,
         macs=macs,
         timing=measure_forward(vit, reducer, batch_size, rounds) if measure else None,
@@ -120,25 +120,22 @@ def token_counts(vit: ViT, reducer: Reducer, prompts: int = 0) -> tuple[int, ...
 
 def count_macs(vit: ViT, reducer: Reducer, tokens: tuple[int, ...], prefix: int) -> dict[str, int]:
     """Multiply-accumulates of one forward of one image, by part. The MLP runs on the tokens left by the reducer."""
-    patches = vit.grid[0] * vit.grid[1]
-    macs = {"patches": patches * vit.patch_projection.weight.numel()}
-    parts = ("linear", "attention", "mlp", "matching", "cls_attention", "norms")
-    macs |= dict.fromkeys(parts, 0)
+    macs = dict.fromkeys(("patches", "linear", "attention", "mlp", "matching", "cls_attention", "norms"), 0)
+    macs["patches"] = vit.grid[0] * vit.grid[1] * vit.patch_projection.weight.numel()
     for layer, r in enumerate(reducer.tokens_per_block(vit.depth)):
         before, after = tokens[layer], tokens[layer + 1]
         attention, mlp = vit.block_modules(layer)
         width = head_width(vit, attention)
-        macs["linear"] += before * _matrices(attention)
+        macs["linear"] += before * _macs_per_token(attention)
         macs["attention"] += 2 * before * before * width
-        macs["mlp"] += after * _matrices(mlp)
+        macs["mlp"] += after * _macs_per_token(mlp)
         macs["norms"] += _NORM_OPS * vit.embed_dim * (before + after)
         if r and reducer.needs_keys:
             macs["matching"] += matching_macs(before - prefix, width // vit.num_heads)
         if r and reducer.needs_cls_attention:
             macs["cls_attention"] += before * width
     macs["norms"] += _NORM_OPS * vit.embed_dim * vit.depth  # the CLS features of all blocks, the last through the final norm
-    macs["head"] = sum(weight.numel() for weight in linear_weights_outside_blocks(vit))
-    return macs
+    return macs | {"head": sum(weight.numel() for weight in linear_weights_outside_blocks(vit))}
 
 
 def matching_macs(tokens: int, key_width: int) -> int:
@@ -147,8 +144,7 @@ def matching_macs(tokens: int, key_width: int) -> int:
     return half * (tokens - half) * key_width
 
 
-def _matrices(module: nn.Module) -> int:
-    """Entries of a module's weight matrices = its MACs per token."""
+def _macs_per_token(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
 
@@ -160,5 +156,4 @@ def linear_weights_outside_blocks(vit: ViT) -> list[Tensor]:
 
 def head_width(vit: ViT, attention: nn.Module) -> int:
     """Heads times head dimension, which differs from the model's width in some ViTs."""
-    head_dim = getattr(attention, "head_dim", vit.embed_dim // vit.num_heads)
-    return vit.num_heads * int(head_dim)
+    return vit.num_heads * int(getattr(attention, "head_dim", vit.embed_dim // vit.num_heads))

@@ -1,7 +1,7 @@
 """`navia.evaluate`: accuracy, calibration and cost of an adapter on labelled data, domain by domain."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from navia.data.loader import iterate_batches
 from navia.data.sources import open_domains
 from navia.errors import InputError
 from navia.evaluation.cost import Cost, cost
-from navia.evaluation.metrics import calibration_error, wilson
+from navia.evaluation.metrics import accuracy, confidence_and_correctness
 from navia.models.labels import class_names
 
 
@@ -115,8 +115,8 @@ def evaluate(
         [('fog', 64), ('contrast', 64)]
     """
     parts = _open(adapter, "data", data, corruptions or (), severity, batch_size)
-    sizes = [min(part.size, limit or part.size) for part in parts if part.size is not None]
-    total = sum(sizes) if len(sizes) == len(parts) else None
+    sizes = [None if part.size is None else min(part.size, limit or part.size) for part in parts]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
     vit, rows, seen = adapter.source_vit, [], 0
     scored: list[tuple[Tensor, Tensor]] = []  # confidence and correctness of each batch
     for part in parts:
@@ -127,9 +127,7 @@ def evaluate(
             truth = _checked(part, labels, adapter)
             logits = adapter(images.to(vit.device)).detach().cpu()
             assert adapter.last is not None
-            confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
-            confidence = confidence.where(logits.isfinite().all(dim=1), torch.nan)
-            scored.append((confidence, (predicted == truth) & confidence.isfinite()))
+            scored.append(confidence_and_correctness(logits, truth))
             seen += len(truth)
             entropy += adapter.last.entropy * len(truth)
             updates += adapter.last.kept > 0
@@ -143,26 +141,26 @@ def evaluate(
 
 
 def _scores(scored: Sequence[tuple[Tensor, Tensor]]) -> tuple[int, float, tuple[float, float], float | None]:
-    """Images, top-1, its interval and ECE of several batches of (confidence, correctness)."""
-    confidence, correct = (torch.cat(values) for values in zip(*scored, strict=True))
-    ece = calibration_error(confidence, correct) if bool(confidence.isfinite().all()) else None
-    return len(correct), correct.double().mean().item(), wilson(int(correct.sum()), len(correct)), ece
+    """Images, top-1, its interval and ECE."""
+    confidence, correct = map(torch.cat, zip(*scored, strict=True))
+    found = accuracy(confidence, correct)
+    return len(correct), found.top1, (found.low, found.high), found.ece
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A domain. columns: for each label the column of the logits, or -1; None: labels are columns. size: None if unknown."""
+    """A domain. columns: for each label the column of the logits, or -1. size: number of images; None if unknown."""
 
     name: str
     data: Any
-    columns: Tensor | None
+    columns: Tensor
     size: int | None
 
 
 def _open(adapter: Adapter, name: str, data: Any, corruptions: Sequence[str], severity: int, batch_size: int) -> list[_Part]:
     vit = adapter.source_vit
     if isinstance(data, Mapping):
-        found = []
+        found: list[_Part] = []
         for key, value in data.items():
             parts = _open(adapter, str(key), value, corruptions, severity, batch_size)
             found += [replace(part, name=str(key) if len(parts) == 1 else f"{key}/{part.name}") for part in parts]
@@ -182,20 +180,20 @@ def _open(adapter: Adapter, name: str, data: Any, corruptions: Sequence[str], se
         images, labels = data
         if len(images) != len(labels):
             raise InputError(f"{name!r} has {len(images)} images but {len(labels)} labels")
-        return [_Part(name, list(zip(images.split(batch_size), labels.split(batch_size), strict=True)), None, len(labels))]
+        batches = list(zip(images.split(batch_size), labels.split(batch_size), strict=True))
+        return [_Part(name, batches, torch.arange(adapter.num_classes), len(labels))]
     sized = hasattr(data, "__len__") and (isinstance(data, Dataset) or hasattr(data, "column_names"))
     return [_Part(name, data, _dataset_columns(adapter, data), len(data) if sized else None)]
 
 
 def _columns(adapter: Adapter, classes: Sequence[int]) -> Tensor:
     """Columns of the logits for classes of the model; -1 for classes that are not predicted."""
-    table = torch.arange(adapter.source_vit.num_classes)
-    if adapter.classes is not None:
-        table = torch.full_like(table, -1).index_copy_(0, adapter.classes.cpu(), torch.arange(adapter.num_classes))
-    return table[list(classes)]
+    predicted = range(adapter.num_classes) if adapter.classes is None else adapter.classes.tolist()
+    column = {label: i for i, label in enumerate(predicted)}
+    return torch.tensor([column.get(label, -1) for label in classes])
 
 
-def _dataset_columns(adapter: Adapter, data: Any) -> Tensor | None:
+def _dataset_columns(adapter: Adapter, data: Any) -> Tensor:
     """Columns for the labels of a dataset with class names (torchvision's `ImageFolder`, Hugging Face datasets), whose order
     may differ from the model's. A `target_transform` or names that are no strings: labels are columns."""
     while hasattr(data, "dataset") and not hasattr(data, "classes"):  # DataLoader, Subset
@@ -205,22 +203,21 @@ def _dataset_columns(adapter: Adapter, data: Any) -> Tensor | None:
     names = getattr(data, "classes", None) if named is None else getattr(named, "names", None)
     given = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     if names is None or not given or getattr(data, "target_transform", None) is not None:
-        return None
-    labels, subset = astuple(
-        match_classes(names, adapter.source_vit.num_classes, class_names(adapter.source_vit), numbered=True)
-    )
-    return _columns(adapter, [subset[label] for label in labels] if subset else labels)
+        return torch.arange(adapter.num_classes)
+    vit = adapter.source_vit
+    match = match_classes(names, vit.num_classes, class_names(vit), numbered=True)
+    subset = match.class_indices or range(vit.num_classes)
+    return _columns(adapter, [subset[label] for label in match.labels])
 
 
 def _checked(part: _Part, labels: Tensor | None, adapter: Adapter) -> Tensor:
     """Labels as columns of the logits."""
     if labels is None:
         raise InputError(f"{part.name!r} has no labels to score with: give class folders, or (images, labels)")
-    columns = torch.arange(adapter.num_classes) if part.columns is None else part.columns
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= len(columns):
-        raise InputError(f"labels of {part.name!r} reach {low}..{high}, but there are {len(columns)} classes")
-    found = columns[labels.cpu()]
+    low, high, known = int(labels.min()), int(labels.max()), len(part.columns)
+    if low < 0 or high >= known:
+        raise InputError(f"labels of {part.name!r} reach {low}..{high}, but there are {known} classes")
+    found = part.columns[labels.cpu()]
     if bool((found < 0).any()):
         raise InputError(
             f"label {int(labels[found < 0][0])} of {part.name!r} is not among the {adapter.num_classes} classes that the "

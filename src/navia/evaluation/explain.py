@@ -17,8 +17,8 @@ from torch import Tensor
 from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
 from navia.errors import InputError, NaviaError
-from navia.evaluation.metrics import wilson
-from navia.methods.parameters import norm_of
+from navia.evaluation.metrics import confidence_and_correctness, wilson
+from navia.methods.parameters import relative_change
 
 FOLDS = 5
 RIDGE = 1e-2  # times the number of images; the same for every layer and condition
@@ -78,11 +78,13 @@ def explain(
         tokens = {name: found[2][layer + 1] for name, found in seen.items()}
         gaps = {name: _gap(rows, origins[name], layer) for name, rows in features.items()}
         probes = None if labels is None else {name: probe(rows, labels) for name, rows in features.items()}
-        bias = _bias(adapter, layer, features[str(reduce)])
+        added = adapter.prediction_edits().cls_bias.get(layer)
+        mean = features[str(reduce)].mean(dim=0)
+        bias = 0.0 if added is None else float(added.detach().cpu().norm() / mean.norm().clamp(min=1e-12))
         layers.append(Layer(layer, tokens, gaps, _moved(adapter, layer), bias, probes))
-    accuracy = None
-    if labels is not None:
-        accuracy = {name: (found[1].argmax(dim=1) == labels).double().mean().item() for name, found in seen.items()}
+    accuracy = None if labels is None else {
+        name: confidence_and_correctness(found[1], labels)[1].double().mean().item() for name, found in seen.items()
+    }  # fmt: skip
     return Explanation(tuple(states), tuple(layers), accuracy, sum(len(part) for part in stream), len(images))
 
 
@@ -102,22 +104,17 @@ def _gap(rows: Tensor, source: SourceStatistics, layer: int) -> float:
 
 def _moved(adapter: Adapter, layer: int) -> float:
     """Relative change of the two norms of a block."""
-    before = dict(adapter.source_vit.model.named_parameters())
-    after = dict(adapter.model.named_parameters())
-    norms = tuple(f"{norm}." for norm in list(adapter.source_vit.layer_norms())[2 * layer : 2 * layer + 2])
-    pairs = [(p.detach(), after[name].detach()) for name, p in before.items() if name.startswith(norms)]
-    return float(norm_of([new - old for old, new in pairs]) / norm_of([old for old, _ in pairs]).clamp(min=1e-12))
-
-
-def _bias(adapter: Adapter, layer: int, rows: Tensor) -> float:
-    bias = adapter.prediction_edits().cls_bias.get(layer)
-    return 0.0 if bias is None else float(bias.detach().cpu().norm() / rows.mean(dim=0).norm().clamp(min=1e-12))
+    vit = adapter.source_vit
+    norms = tuple(f"{norm}." for norm in list(vit.layer_norms())[2 * layer : 2 * layer + 2])
+    now = {name: p for name, p in adapter.model.named_parameters() if name.startswith(norms)}
+    return relative_change(now, vit.model.state_dict(), vit)
 
 
 def probe(features: Tensor, labels: Tensor) -> tuple[float, float, float]:
     """Accuracy and 95 % interval of ridge regression to the classes on standardised features [N, D], by 5-fold
     cross-validation."""
     classes, targets = labels.unique(return_inverse=True)
+    wanted = torch.nn.functional.one_hot(targets).double()
     if len(classes) < 2 or len(labels) < 2 * FOLDS:
         raise InputError(f"a probe needs at least 2 classes and {2 * FOLDS} images, got {len(classes)} and {len(labels)}")
     rows = features.double()
@@ -126,14 +123,11 @@ def probe(features: Tensor, labels: Tensor) -> tuple[float, float, float]:
     correct = 0
     for held_out in range(FOLDS):
         train, test = fold != held_out, fold == held_out
-        wanted = torch.nn.functional.one_hot(targets[train], len(classes)).double()
-        x = rows[train]
+        x, mean = rows[train], wanted[train].mean(dim=0)
         gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
-        weights = torch.linalg.solve(gram, x.T @ (wanted - wanted.mean(dim=0)))
-        predicted = (rows[test] @ weights + wanted.mean(dim=0)).argmax(dim=1)
-        correct += int((predicted == targets[test]).sum())
-    low, high = wilson(correct, len(rows))
-    return correct / len(rows), low, high
+        weights = torch.linalg.solve(gram, x.T @ (wanted[train] - mean))
+        correct += int(((rows[test] @ weights + mean).argmax(dim=1) == targets[test]).sum())
+    return correct / len(rows), *wilson(correct, len(rows))
 
 
 def check_sklearn() -> None:

@@ -1,11 +1,12 @@
 """Time and peak memory of real runs, and whether token reduction saves time."""
 
+import contextlib
 import ctypes
 import gc
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,25 +59,31 @@ def time_reduction(vit: ViT, reduce: ReducerLike, batch_size: int = 1, rounds: i
     """Time forwards of random images with and without `reduce`, in turn, after a warm-up round.
 
     Choosing and merging tokens takes a fixed time per block, which a small model at a small batch does not win back."""
-    images, reducers = random_images(vit, batch_size), (parse(reduce), NoReduction())
-    seconds: tuple[list[float], list[float]] = ([], [])
-    with torch.no_grad():
-        for _ in range(rounds + 1):
-            for reducer, times in zip(reducers, seconds, strict=True):
-                start = time.perf_counter()
-                forward(vit, images, reducer).logits.sum().item()  # waits for the result on every device
-                times.append(time.perf_counter() - start)
-    reduced, dense = (min(times[1:]) * 1000 for times in seconds)
-    return ReductionTiming(str(reducers[0]), batch_size, reduced, dense)
+    images, reducer = random_images(vit, batch_size), parse(reduce)
+    with torch.no_grad():  # .item() waits for the result on every device
+        calls = [lambda used=used: forward(vit, images, used).logits.sum().item() for used in (reducer, NoReduction())]
+        reduced, dense = (min(seconds) * 1000 for seconds in time_in_turn(calls, rounds))
+    return ReductionTiming(str(reducer), batch_size, reduced, dense)
+
+
+def time_in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """Seconds of each call in each round, one call after the other, after a warm-up round."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds + 1):
+        for call, times in zip(calls, seconds, strict=True):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return [times[1:] for times in seconds]
 
 
 def faster_reducer(vit: ViT, reduce: ReducerLike, batch_size: int) -> tuple[Reducer, ReductionTiming | None]:
-    """Return `reduce`, or no reduction if that is faster; and the timing, which is made for small batches on CPU only."""
+    """Return `reduce`, or no reduction if that is faster; and the timing, made for small batches on CPU only."""
     reducer = parse(reduce)
     if batch_size > SMALL_BATCH or vit.device.type != "cpu" or not any(reducer.tokens_per_block(vit.depth)):
         return reducer, None
-    measured = time_reduction(vit, reducer, batch_size)
-    return (reducer if measured.saves_time else NoReduction()), measured
+    timing = time_reduction(vit, reducer, batch_size)
+    return (reducer if timing.saves_time else NoReduction()), timing
 
 
 def random_images(vit: ViT, count: int) -> Tensor:
@@ -86,23 +93,21 @@ def random_images(vit: ViT, count: int) -> Tensor:
 
 
 def measure_forward(vit: ViT, reducer: Reducer, batch_size: int, rounds: int) -> Timing:
-    """Time forwards of random images under `no_grad`, after one warm-up round."""
     images = random_images(vit, batch_size)
-    return measure(torch.no_grad()(lambda: forward(vit, images, reducer).logits), batch_size, rounds, images.device)
+    return measure(torch.no_grad()(lambda: forward(vit, images, reducer)), batch_size, rounds, images.device)
 
 
 def measure(call: Callable[[], object], batch_size: int, rounds: int, device: torch.device) -> Timing:
     """Time `call`, which processes `batch_size` images."""
     peak = peak_memory(call, device)  # also the warm-up
     wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-    times = []
+    wait()
+    ends = [time.perf_counter()]
     for _ in range(rounds):
-        wait()
-        start = time.perf_counter()
         call()
         wait()
-        times.append((time.perf_counter() - start) * 1000 / batch_size)
-    low, middle, high = map(float, np.quantile(times, (0.25, 0.5, 0.75)))
+        ends.append(time.perf_counter())
+    low, middle, high = (np.quantile(np.diff(ends), (0.25, 0.5, 0.75)) * 1000 / batch_size).tolist()
     return Timing(batch_size, rounds, middle, low, high, peak, str(device))
 
 
@@ -125,24 +130,20 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
     return max(0.0, peak_resident_mib() - before_mib)
 
 
-def resident_mib() -> float:
+def resident_mib(key: str = "VmRSS") -> float:
     """Resident memory of the process; its peak so far where the system does not report it."""
-    return _status_mib("VmRSS") or peak_resident_mib()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{key}:"):
+                return float(line.split()[1]) / 1024
+    return maxrss_mib(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
 
 
 def peak_resident_mib() -> float:
-    """Peak resident memory of the process since it started, or since the last call of `peak_memory`."""
-    return _status_mib("VmHWM") or maxrss_mib(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
+    """Peak since the process started, or since the last call of `peak_memory`."""
+    return resident_mib("VmHWM")
 
 
 def maxrss_mib(maxrss: int, platform: str) -> float:
     """getrusage counts KiB, but bytes on macOS."""
     return maxrss / 2**20 if platform == "darwin" else maxrss / 2**10
-
-
-def _status_mib(key: str) -> float | None:
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:")), None)

@@ -1,6 +1,7 @@
 """Quality of predictions: top-k accuracy, negative log-likelihood, expected calibration error, intervals."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -44,12 +45,33 @@ def nll(logits: Tensor, labels: Tensor) -> float:
 def ece(logits: Tensor, labels: Tensor) -> float:
     """Expected calibration error: mean |confidence - accuracy| over 15 equal-width bins, weighted by their counts."""
     check(logits, labels)
-    confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
-    return calibration_error(confidence, predicted == labels)
+    return _calibration_error(*confidence_and_correctness(logits, labels))
 
 
-def calibration_error(confidence: Tensor, correct: Tensor) -> float:
-    """Expected calibration error from the confidences [N] of the predictions and whether they are correct [N]."""
+@dataclass(frozen=True)
+class Accuracy:
+    """Top-1 accuracy, its 95 % interval, and the expected calibration error; None if a prediction was not finite."""
+
+    top1: float
+    low: float
+    high: float
+    ece: float | None
+
+
+def accuracy(confidence: Tensor, correct: Tensor) -> Accuracy:
+    """Score predictions by their confidences [N], NaN if not finite, and whether they are correct [N]."""
+    right = int(correct.sum())
+    error = _calibration_error(confidence, correct) if bool(confidence.isfinite().all()) else None
+    return Accuracy(right / len(correct), *wilson(right, len(correct)), error)
+
+
+def confidence_and_correctness(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Both [N]. A prediction whose logits are not finite is wrong, and its confidence is NaN."""
+    confidence, finite = logits.double().softmax(dim=1).amax(dim=1), logits.isfinite().all(dim=1)
+    return confidence.where(finite, torch.nan), (logits.argmax(dim=1) == labels) & finite
+
+
+def _calibration_error(confidence: Tensor, correct: Tensor) -> float:
     which = (confidence * _BINS).ceil().long().clamp(1, _BINS) - 1
     gap = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, which.cpu(), (confidence - correct.double()).cpu())
     return gap.abs().sum().item() / len(confidence)

@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from navia.bench.cell import Cell
@@ -28,7 +27,7 @@ def ray_executor(address: str | None = None, cpus: float = 1, gpus: float = 0, w
         if started:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES)(_in_worker)
-        own = ray.put(_third_party(wanted, ray.cloudpickle))
+        own = ray.put((loaded_plugins(), _own_classes(wanted, ray.cloudpickle)))
         # the longest cells first: begun last, one would keep a worker busy after all others have finished
         order = sorted(wanted, key=Cell.work, reverse=True)
         pending: dict[Any, Cell] = {task.remote(cell, cpus, workers, own): cell for cell in order}
@@ -50,13 +49,7 @@ def ray_executor(address: str | None = None, cpus: float = 1, gpus: float = 0, w
     return run
 
 
-@dataclass(frozen=True)
-class ThirdParty:
-    """Third-party methods and reducers that cells may need. plugins: as loaded here. classes: pickled by the kind and name
-    of their registry, those that were registered otherwise, for instance in a notebook."""
-
-    plugins: tuple[Plugin, ...]
-    classes: dict[tuple[str, str], bytes]
+Classes = dict[tuple[str, str], bytes]  # pickled, by the kind and name of their registry
 
 
 def _registered(cell: Cell) -> list[tuple[Registry[Any], str]]:
@@ -64,30 +57,28 @@ def _registered(cell: Cell) -> list[tuple[Registry[Any], str]]:
     return [(METHODS, cell.method), (REDUCERS, cell.reduce.partition(":")[0])]
 
 
-def _third_party(wanted: Sequence[Cell], pickler: Any) -> ThirdParty:
-    plugins = loaded_plugins()
-    known = {plugin.module for plugin in plugins}
-    classes = {}
-    for registry, name in {entry for cell in wanted for entry in _registered(cell)}:
-        kind = registry.third_party().get(name)
-        if kind is not None and kind.__module__ not in known:
-            classes[registry.kind, name] = pickler.dumps(kind)
-    return ThirdParty(plugins, classes)
+def _own_classes(wanted: Sequence[Cell], pickler: Any) -> Classes:
+    """Third-party methods and reducers of the cells that are in no plugin, for instance in a notebook."""
+    plugins = {plugin.module for plugin in loaded_plugins()}
+    entries = {entry for cell in wanted for entry in _registered(cell)}
+    found = {(registry.kind, name): registry.third_party().get(name) for registry, name in entries}
+    return {key: pickler.dumps(kind) for key, kind in found.items() if kind and kind.__module__ not in plugins}
 
 
-def _in_worker(cell: Cell, cpus: float, workers: int, own: ThirdParty) -> Outcome:
+def _in_worker(cell: Cell, cpus: float, workers: int, own: tuple[tuple[Plugin, ...], Classes]) -> Outcome:
     import torch
 
     from navia.models.device import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
+    plugins, classes = own
     try:
-        for plugin in own.plugins:
+        for plugin in plugins:
             load_plugin(plugin)
         for registry, name in _registered(cell):
-            if (registry.kind, name) in own.classes and name not in registry.names():
-                _register(registry, name, own.classes[registry.kind, name])
+            if (registry.kind, name) in classes and name not in registry.names():
+                _register(registry, name, classes[registry.kind, name])
     except NaviaError as error:
         return Failure(cell, str(error))
     return attempt(cell, workers)

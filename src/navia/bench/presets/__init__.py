@@ -2,6 +2,7 @@
 published values are in reference.json, in percent, by the labels that the presets give to their runs."""
 
 import functools
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ TABLES = ("table1", "table2", "ablation", "layers", "tokens")
 
 def presets() -> dict[str, str]:
     """Names, and what each is."""
-    files = sorted((f for f in resources.files(__name__).iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return {f.name.removesuffix(".yaml"): f.read_text().splitlines()[0].lstrip("# ") for f in files}
+    files = {f.name.removesuffix(".yaml"): f for f in resources.files(__name__).iterdir() if f.name.endswith(".yaml")}
+    return {name: files[name].read_text().splitlines()[0].lstrip("# ") for name in sorted(files)}
 
 
 def load_spec(name: str) -> Spec:
@@ -80,15 +81,12 @@ def _labels() -> dict[tuple[str, str, str], str]:
     from navia.reduction import parse
 
     found: dict[tuple[str, str, str], str] = {}
-    for table in TABLES:
-        known = reference(table)
-        try:
-            runs = load_spec(f"paper-{table}").runs
-        except SpecError:  # the presets are YAML: without PyYAML only the rows' own labels are known
-            return {}
-        for run in (run for run in runs if run.label in known):
-            for method in run.method:
-                options = json.dumps(changed_options(method, run.options), sort_keys=True)
-                for reduce in run.reduce:
-                    found.setdefault((method, str(parse(reduce)), options), str(run.label))
+    try:
+        runs = [run for table in TABLES for run in load_spec(f"paper-{table}").runs if run.label in reference(table)]
+    except SpecError:  # the presets are YAML: without PyYAML only the rows' own labels are known
+        return {}
+    for run in runs:
+        for method, reduce in itertools.product(run.method, run.reduce):
+            options = json.dumps(changed_options(method, run.options), sort_keys=True)
+            found.setdefault((method, str(parse(reduce)), options), str(run.label))
     return found
