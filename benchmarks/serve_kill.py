@@ -16,7 +16,7 @@ from PIL import Image
 
 import navia
 import serve_wire
-from navia.cli.terminal import source_statistics
+from navia.adaptation.statistics import open_source_statistics
 from navia.data.corruptions import corrupt
 from navia.data.sample import unseen_images
 from serve_soak import saved
@@ -135,7 +135,7 @@ def checks(row: dict[str, Any], every: int) -> dict[str, bool]:
 def kill(asked: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     random = np.random.default_rng(0)
     vit = navia.load(MODEL)
-    adapter = navia.adapt(vit, METHOD, REDUCE, source_statistics(vit, MODEL, REDUCE))
+    adapter = navia.adapt(vit, METHOD, REDUCE, open_source_statistics(vit, MODEL, REDUCE))
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -357,10 +357,10 @@ def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     [
         (["cost", "-m", "timm:nope"], "timm has no model 'nope'"),
         (["cost", "-m", "vit_tiny"], "unknown model 'vit_tiny'; write timm:NAME"),
-        (["cost", "-m", "timm:resnet10t"], "cannot walk timm.models.resnet.ResNet"),
+        (["cost", "-m", "timm:resnet10t"], "timm.models.resnet.ResNet is not supported"),
         (["cost", "-m", TINY, "-r", "tome:eight"], "malformed reducer 'tome:eight'"),
         (["cost", "-m", TINY, "-r", "tome:[1,2"], "malformed reducer 'tome:[1,2'"),
-        (["cost", "-m", TINY, "--forwards", "0"], "forwards, batch and rounds must be at least 1"),
+        (["cost", "-m", TINY, "--forwards", "0"], "forwards, batch_size and rounds must be at least 1"),
     ],
 )
 def test_cost_refuses_in_one_line(

@@ -52,7 +52,7 @@ def choose(
     with progress("settings") as show:
         choice = choose_settings(
             vit, Loader(stream, vit.preprocessing, batch_size), statistics, reduce=reduce,
-            batches=batches, batch=batch_size, classes=opened.classes, progress=show,
+            batches=batches, batch_size=batch_size, classes=opened.classes, progress=show,
         )  # fmt: skip
     if as_json:
         print_json(dataclasses.asdict(choice))

@@ -38,7 +38,7 @@ def cost(
         vit = vit.to(find_device(device))
     specs = reduce or ["none", "tome:4", "tome:8", "evit:8", "tofu:8"]
     counted: dict[str, Any] = {"forwards": forwards, "prompts": prompts}
-    timed: dict[str, Any] = {"measure": measure, "batch": batch_size, "rounds": rounds, "options": parse_options(opt)}
+    timed: dict[str, Any] = {"measure": measure, "batch_size": batch_size, "rounds": rounds, "options": parse_options(opt)}
     rows = [count(vit, spec, method=name, **counted, **timed) for name in method or ["none"] for spec in specs]
     if as_json:
         print_json([row.as_dict() for row in rows])
