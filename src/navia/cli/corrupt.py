@@ -1,6 +1,5 @@
 """`navia corrupt`: write corrupted copies of clean images."""
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ import typer
 
 from navia.cli import options
 from navia.cli.options import IMAGES, option
-from navia.cli.terminal import errors, folder_to_write, print_json, print_line, progress
+from navia.cli.terminal import errors, folder_to_write, print_line, print_result, progress
 
 
 def corrupt(
@@ -48,9 +47,6 @@ def corrupt(
         raise typer.Exit(130) from None
     for _, reason in summary.unreadable:
         print_line(f"left out: {reason}", errors)
-    if as_json:
-        print_json(dataclasses.asdict(summary))
-        return
     kept = f", {summary.kept} were there already" if summary.kept else ""
     left_out = f", {len(summary.unreadable)} images left out" if summary.unreadable else ""
-    print_line(f"{summary.written} files written in {summary.seconds:.0f} s{kept}{left_out} -> {out}")
+    print_result(as_json, summary, f"{summary.written} files written in {summary.seconds:.0f} s{kept}{left_out} -> {out}")

@@ -3,18 +3,12 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import navia
 from navia.cli import options
 from navia.cli.options import ADAPTATION, OUTPUT, choice, option
-from navia.cli.terminal import (
-    errors,
-    file_to_write,
-    folder_to_write,
-    load_model,
-    print_json,
-    print_line,
-)
+from navia.cli.terminal import errors, file_to_write, folder_to_write, load_model, print_result
 from navia.errors import InputError
 
 COMPARISON = "Comparison"
@@ -53,7 +47,6 @@ def export(
     """
     import torch
 
-    from navia.adaptation.adapter import adapt
     from navia.adaptation.delta import read_delta
     from navia.adaptation.statistics import image_batches, open_source_statistics
     from navia.export import export as write
@@ -63,23 +56,21 @@ def export(
     vit = load_model(model, checkpoint, crop_only, num_classes=num_classes, labels=labels)
     indices = _class_indices(classes)
     if delta is None:
-        adapter = adapt(vit, "none", reduce, classes=indices, guard=False)
+        adapter = navia.adapt(vit, "none", reduce, classes=indices, guard=False)
     else:
         used = reduce or read_delta(delta)[1].get("reduce", "none")
         statistics = None if source is None else open_source_statistics(vit, source, used)
         adapter = open_delta(vit, delta, statistics, reduce=reduce, classes=indices)
     images = None if data is None else torch.cat(list(image_batches(vit, data, 16, limit)))
-    settings: dict[str, Any] = {"tolerance": tolerance, "images": images, "force": force}
     with errors.status("preparing") as status:
-        parity = write(adapter, out, format_name, progress=status.update, **settings)
+        parity = write(adapter, out, format_name, tolerance=tolerance, images=images, force=force, progress=status.update)
     metadata = read_metadata(out)
-    if as_json:
-        compared = {**dataclasses.asdict(parity), "difference": parity.difference}
-        print_json({"out": str(out), "parity": compared, "metadata": metadata.model_dump(mode="json")})
-        return
-    print_line(f"{vit.name}: {vit.preprocessing.describe()}")
-    print_line(parity.describe())
-    print_line(f"method {metadata.method}, {metadata.steps} steps, reducer {metadata.reduce} -> {out}")
+    compared = {**dataclasses.asdict(parity), "difference": parity.difference}
+    print_result(
+        as_json, {"out": str(out), "parity": compared, "metadata": metadata.model_dump(mode="json")},
+        f"{vit.name}: {vit.preprocessing.describe()}", parity.describe(),
+        f"method {metadata.method}, {metadata.steps} steps, reducer {metadata.reduce} -> {out}",
+    )  # fmt: skip
 
 
 def _check_target(out: Path, format_name: str | None, model: str, force: bool) -> Path:

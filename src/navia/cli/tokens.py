@@ -7,7 +7,7 @@ import typer
 
 from navia.cli import options
 from navia.cli.options import OUTPUT, option
-from navia.cli.terminal import file_to_write, load_model, print_json, print_line, write
+from navia.cli.terminal import file_to_write, load_model, print_result, write
 from navia.errors import InputError
 
 
@@ -35,11 +35,8 @@ def tokens(
     reducers = [parse(spec) for spec in reduce or ["tome:8"]]
     pixels = open_image(image)
     vit = load_model(model, checkpoint, num_classes=num_classes)
-    drawing = draw_token_maps(vit, pixels, reducers, scale)
-    write(out, drawing.save)
-    if as_json:
-        preprocessing = vit.preprocessing.as_dict()
-        print_json({"out": str(out), "reduce": [str(reducer) for reducer in reducers], "preprocessing": preprocessing})
-        return
-    print_line(f"{vit.name}: {vit.preprocessing.describe()}")
-    print_line(f"image, {', '.join(map(str, reducers))} -> {out}")
+    write(out, draw_token_maps(vit, pixels, reducers, scale).save)
+    specs = [str(reducer) for reducer in reducers]
+    described = {"out": str(out), "reduce": specs, "preprocessing": vit.preprocessing.as_dict()}
+    seen = f"{vit.name}: {vit.preprocessing.describe()}"
+    print_result(as_json, described, seen, f"image, {', '.join(specs)} -> {out}")
