@@ -245,7 +245,7 @@ def test_explain_works_with_every_kind_of_method(method: str) -> None:
 def test_methods_lists_methods_reducers_and_what_they_do() -> None:
     result = invoke("methods", "tent", catch=False)
     told = " ".join(result.stdout.replace("│", " ").split())
-    assert told.startswith("tent: Tent: minimise the entropy of the predictions")
+    assert told.startswith("Tent: minimise the entropy of the predictions")
     assert "lr float 0.001 Learning rate. momentum float 0.9 Momentum of SGD." in told
     assert invoke("methods", "tant").exit_code == 2
     only = json.loads(invoke("methods", "tent", "--json").stdout)

@@ -12,22 +12,13 @@ from navia.errors import InputError
 
 
 def choose(
-    data: options.Data,
-    source: options.SourceRequired,
-    model: options.Model,
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    labels: options.Labels = None,
-    reduce: options.Reduce = "none",
-    plugins: options.Plugins = None,
+    data: options.Data, source: options.SourceRequired,
+    model: options.Model, checkpoint: options.Checkpoint = None, num_classes: options.NumClasses = None,
+    labels: options.Labels = None, reduce: options.Reduce = "none", plugins: options.Plugins = None,
     batches: Annotated[int, option("--batches", IMAGES, "Batches for each setting.", min=2)] = 8,
-    batch_size: options.BatchSize = 64,
-    corruption: options.Corruption = None,
-    severity: options.Severity = 5,
-    crop_only: options.CropOnly = False,
-    device: options.Device = "auto",
-    as_json: options.Json = False,
-) -> None:
+    batch_size: options.BatchSize = 64, corruption: options.Corruption = None, severity: options.Severity = 5,
+    crop_only: options.CropOnly = False, device: options.Device = "auto", as_json: options.Json = False,
+) -> None:  # fmt: skip
     """Choose NAVIA's layers and learning rates by its loss on target images without labels.
 
     Statistics in --source must have been measured with the same --reduce.

@@ -13,19 +13,16 @@ from navia.cli.terminal import errors, folder_to_write, print_line, print_result
 
 def corrupt(
     images: Annotated[Path, typer.Argument(metavar="DATA", help="Folder of clean images.")],
-    out: options.Out,
-    corruption: options.Corruptions = None,
+    out: options.Out, corruption: options.Corruptions = None,
     severity: Annotated[list[int] | None, option("--severity", IMAGES, "1 to 5; repeatable, all by default.")] = None,
     extra: Annotated[bool, option("--extra", IMAGES, "Add the 4 extra corruptions of ImageNet-C.")] = False,
     seed: options.Seed = 0,
     size: Annotated[int, option("--size", IMAGES, "Size of the centre crop.")] = 224,
     resize: Annotated[int, option("--resize", IMAGES, "Length of the shorter side before the crop.")] = 256,
     as_is: Annotated[bool, option("--as-is", IMAGES, "Keep the size of every image.")] = False,
-    limit: options.LimitOrNone = None,
-    skip_unreadable: options.SkipUnreadable = False,
-    workers: options.WorkersOrNone = None,
-    as_json: options.Json = False,
-) -> None:
+    limit: options.LimitOrNone = None, skip_unreadable: options.SkipUnreadable = False,
+    workers: options.WorkersOrNone = None, as_json: options.Json = False,
+) -> None:  # fmt: skip
     """Write corrupted copies of clean images to OUT/corruption/severity/, as in ImageNet-C; all 15 corruptions by default.
 
     When it is stopped, the same command continues.

@@ -14,18 +14,14 @@ from navia.cli.terminal import parse_options, print_result
 
 def cost(
     model: options.Model,
-    reduce: options.Reducers = None,
-    method: options.Methods = None,
-    opt: options.Opt = None,
+    reduce: options.Reducers = None, method: options.Methods = None, opt: options.Opt = None,
     forwards: Annotated[int | None, typer.Option(help="Forward passes per image, instead of the method's.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Extra tokens, instead of the method's.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also measure time and peak memory of real forwards.")] = False,
     rounds: Annotated[int, typer.Option(help="Timed rounds of --measure.")] = 5,
-    batch_size: options.BatchSize = 8,
-    device: options.Device = "auto",
-    plugins: options.Plugins = None,
+    batch_size: options.BatchSize = 8, device: options.Device = "auto", plugins: options.Plugins = None,
     as_json: options.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Count multiply-accumulates, tokens and parameters of a model with token reduction; needs no weights.
 
     GMACs are forward passes only, all products, attention included, in 1e9. The column "paper" follows the convention of
@@ -50,8 +46,7 @@ def cost(
     for row in rows:
         cells = [row.method, row.reduce, f"{row.gmacs:.2f}", f"{row.gmacs / dense:.1%}", f"{row.gmacs_paper:.2f}"]
         cells += [str(row.tokens[0]), str(row.tokens[-1]), f"{row.trainable:,}"]
-        if row.timing is not None:
-            took = row.timing
+        if took := row.timing:
             cells += [f"{took.ms_per_image:.2f} [{took.low:.2f}, {took.high:.2f}]", f"{took.peak_mib:.0f}"]
         table.add_row(*map(Text, cells))
     print_result(as_json, [row.as_dict() for row in rows], table)

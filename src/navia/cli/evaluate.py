@@ -10,28 +10,16 @@ from navia.cli.terminal import load_model, method_options, print_result, progres
 
 def evaluate(
     data: options.Data,
-    model: options.Model,
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    labels: options.Labels = None,
-    method: options.Method = "navia",
-    reduce: options.Reduce = "none",
-    source: options.Source = None,
-    opt: options.Opt = None,
-    plugins: options.Plugins = None,
-    corruption: options.Corruptions = None,
-    severity: options.Severity = 5,
-    limit: options.LimitOrNone = None,
-    batch_size: options.BatchSize = 64,
-    seed: options.Seed = 0,
+    model: options.Model, checkpoint: options.Checkpoint = None, num_classes: options.NumClasses = None,
+    labels: options.Labels = None, method: options.Method = "navia", reduce: options.Reduce = "none",
+    source: options.Source = None, opt: options.Opt = None, plugins: options.Plugins = None,
+    corruption: options.Corruptions = None, severity: options.Severity = 5, limit: options.LimitOrNone = None,
+    batch_size: options.BatchSize = 64, seed: options.Seed = 0,
     continual: Annotated[bool, option("--continual", ADAPTATION, "Do not reset between domains.")] = False,
-    crop_only: options.CropOnly = False,
-    workers: options.Workers = 0,
-    device: options.Device = "auto",
-    grad_checkpointing: options.GradCheckpointing = False,
-    precision: options.Precision = "float32",
+    crop_only: options.CropOnly = False, workers: options.Workers = 0, device: options.Device = "auto",
+    grad_checkpointing: options.GradCheckpointing = False, precision: options.Precision = "float32",
     as_json: options.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Evaluate a method on labelled images: top-1 with a 95 % interval, calibration error and cost, for each domain.
 
         navia evaluate imagenet-c -m timm:deit_tiny_patch16_224 --source clean/

@@ -10,23 +10,13 @@ from navia.errors import InputError
 
 def explain(
     data: options.Data,
-    model: options.Model = "embedded",
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    labels: options.Labels = None,
-    method: options.Method = "navia",
-    reduce: options.Reduce = "tome:8",
-    source: options.Source = None,
-    opt: options.Opt = None,
-    plugins: options.Plugins = None,
-    corruption: options.Corruption = None,
-    severity: options.Severity = 5,
-    limit: options.Limit = 512,
-    batch_size: options.BatchSize = 64,
-    crop_only: options.CropOnly = False,
-    device: options.Device = "auto",
-    as_json: options.Json = False,
-) -> None:
+    model: options.Model = "embedded", checkpoint: options.Checkpoint = None, num_classes: options.NumClasses = None,
+    labels: options.Labels = None, method: options.Method = "navia", reduce: options.Reduce = "tome:8",
+    source: options.Source = None, opt: options.Opt = None, plugins: options.Plugins = None,
+    corruption: options.Corruption = None, severity: options.Severity = 5, limit: options.Limit = 512,
+    batch_size: options.BatchSize = 64, crop_only: options.CropOnly = False,
+    device: options.Device = "auto", as_json: options.Json = False,
+) -> None:  # fmt: skip
     """Show for each layer the tokens left, the distance of the CLS statistics from the source, what adaptation changed, and
     the accuracy of a linear probe on the CLS feature: dense, reduced, and reduced and adapted.
 

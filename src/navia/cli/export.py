@@ -13,30 +13,22 @@ from navia.errors import InputError
 
 COMPARISON = "Comparison"
 FORMATS = ("onnx", "torch", "checkpoint")
-FORMAT = choice("format", lambda: FORMATS)
+FORMAT, FORMAT_HELP = choice("format", lambda: FORMATS), "onnx, torch or checkpoint; by the suffix of --out."
 
 
 def export(
-    model: options.Model,
-    out: options.Out,
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    labels: options.Labels = None,
+    model: options.Model, out: options.Out, checkpoint: options.Checkpoint = None,
+    num_classes: options.NumClasses = None, labels: options.Labels = None,
     delta: Annotated[Path | None, option("--delta", ADAPTATION, "Adapted state from `navia run --save`.")] = None,
-    reduce: options.ReduceOrNone = None,
-    source: options.Source = None,
-    plugins: options.Plugins = None,
+    reduce: options.ReduceOrNone = None, source: options.Source = None, plugins: options.Plugins = None,
     classes: Annotated[str | None, option("--classes", ADAPTATION, "Only these classes: 0,3,7 or a file.")] = None,
     data: Annotated[Path | None, option("--data", COMPARISON, "Images, instead of random ones.")] = None,
-    limit: options.Limit = 64,
-    crop_only: options.CropOnly = False,
+    limit: options.Limit = 64, crop_only: options.CropOnly = False,
     tolerance: Annotated[float, option("--tolerance", COMPARISON, "Largest difference of a logit.", min=0)] = 1e-4,
-    format_name: Annotated[
-        str | None, option("--format -f", OUTPUT, "onnx, torch or checkpoint; by the suffix of --out.", **FORMAT)
-    ] = None,
+    format_name: Annotated[str | None, option("--format -f", OUTPUT, FORMAT_HELP, **FORMAT)] = None,
     force: Annotated[bool, option("--force", OUTPUT, "Replace an existing file.")] = False,
     as_json: options.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write an adapted, reduced model for other programs, and check that the file predicts as navia does.
 
         navia export -m timm:vit_base_patch16_224 --delta d.safetensors -o m.onnx
@@ -54,7 +46,7 @@ def export(
 
     out = _check_target(out, format_name, model, force)
     vit = load_model(model, checkpoint, crop_only, num_classes=num_classes, labels=labels)
-    indices = _class_indices(classes)
+    indices = None if classes is None else _class_indices(classes)
     if delta is None:
         adapter = navia.adapt(vit, "none", reduce, classes=indices, guard=False)
     else:
@@ -87,10 +79,8 @@ def _check_target(out: Path, format_name: str | None, model: str, force: bool) -
     return folder_to_write(out) if writes_folder and not out.suffix else file_to_write(out, out.name)
 
 
-def _class_indices(classes: str | None) -> list[int] | None:
+def _class_indices(classes: str) -> list[int]:
     """Parse numbers between commas or spaces, from the option or from the file that it names."""
-    if classes is None:
-        return None
     try:
         text = Path(classes).read_text() if Path(classes).is_file() else classes
         return [int(number) for number in re.split(r"[\s,]+", text.strip())]

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from navia.cli import options
-from navia.cli.terminal import console, print_json, print_line
+from navia.cli.terminal import console, print_json
 
 
 def methods(method: options.MethodArgument = None, plugins: options.Plugins = None, as_json: options.Json = False) -> None:
@@ -22,18 +22,17 @@ def methods(method: options.MethodArgument = None, plugins: options.Plugins = No
         print_json({"methods": defaults, "reducers": REDUCERS.names(), "options": described})
         return
     if method:
-        print_line(f"{method}: {_describe(METHODS.get(method))}")
-        tables = [Table("option", "type", "default", "meaning")]
+        table = Table("option", "type", "default", "meaning", title=Text(_describe(METHODS.get(method))))
         for option in found[method]:
-            tables[0].add_row(*map(Text, map(str, option)))
-    else:
-        tables = [Table("method", "what it does", "options and defaults"), Table("reducer", "what it does")]
-        for name, listed in found.items():
-            defaulted = ", ".join(f"{option.name}={option.default}" for option in listed)
-            tables[0].add_row(name, _describe(METHODS.get(name)), defaulted)
-        for name in REDUCERS.names():
-            tables[1].add_row(name, _describe(REDUCERS.get(name)))
-    console.print(*tables, sep="\n")
+            table.add_row(*map(Text, map(str, option)))
+        console.print(table)
+        return
+    table, reducers = Table("method", "what it does", "options and defaults"), Table("reducer", "what it does")
+    for name, listed in found.items():
+        table.add_row(name, _describe(METHODS.get(name)), ", ".join(f"{item.name}={item.default}" for item in listed))
+    for name in REDUCERS.names():
+        reducers.add_row(name, _describe(REDUCERS.get(name)))
+    console.print(table, reducers, sep="\n")
 
 
 def _describe(kind: type) -> str:

@@ -23,9 +23,6 @@ PRECISIONS = ("float32", "bfloat16")
 _PACKAGE = Path(navia.__file__).parent
 
 
-# ---- choices
-
-
 def choice(kind: str, names: Callable[[], Iterable[str]], plugins: Callable[[], Iterable[str]] = tuple) -> dict[str, Any]:
     """Keywords for an option that takes one of `names`, or one of the names that plugins may have added."""
 
@@ -77,9 +74,6 @@ def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] 
     return names
 
 
-# ---- options
-
-
 def option(names: str, panel: str, help_text: str, **settings: Any) -> Any:
     """An option in a panel of the help; names: long and short, with a space between them."""
     return typer.Option(*names.split(), rich_help_panel=panel, help=help_text, **settings)
@@ -115,9 +109,8 @@ Plugins = Annotated[list[str] | None, _IMPORT]
 Data = Annotated[str, typer.Argument(metavar="DATA", help="Folder of images, embedded, or datasets:NAME.")]
 _CORRUPTION = choice("corruption", corruption_names)
 Corruption = Annotated[str | None, option("--corruption", IMAGES, "Corrupt the images, e.g. fog.", **_CORRUPTION)]
-Corruptions = Annotated[
-    list[str] | None, option("--corruption", IMAGES, "Corrupt the images, e.g. fog; repeatable.", **_CORRUPTION)
-]
+_CORRUPTIONS = option("--corruption", IMAGES, "Corrupt the images, e.g. fog; repeatable.", **_CORRUPTION)
+Corruptions = Annotated[list[str] | None, _CORRUPTIONS]
 _SEVERITY = option("--severity", IMAGES, "Severity of the corruption.", min=1, max=5)
 Severity = Annotated[int, _SEVERITY]
 SeverityOrNone = Annotated[int | None, _SEVERITY]

@@ -33,33 +33,22 @@ LOG = {"autocompletion": suggest(*LOGS)}
 
 def run(
     data: options.Data,
-    model: options.Model,
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    labels: options.Labels = None,
-    method: options.Method = "navia",
-    reduce: options.Reduce = "none",
+    model: options.Model, checkpoint: options.Checkpoint = None, num_classes: options.NumClasses = None,
+    labels: options.Labels = None, method: options.Method = "navia", reduce: options.Reduce = "none",
     keep_reduction: Annotated[bool, option("--keep-reduction", ADAPTATION, "Reduce even if it takes more time.")] = False,
-    source: options.Source = None,
-    opt: options.Opt = None,
-    plugins: options.Plugins = None,
-    corruption: options.Corruptions = None,
-    severity: options.Severity = 5,
+    source: options.Source = None, opt: options.Opt = None, plugins: options.Plugins = None,
+    corruption: options.Corruptions = None, severity: options.Severity = 5,
     stream: Annotated[str, option("--stream", IMAGES, "reset (for each domain), continual or mixed.", **STREAM)] = "reset",
     order: Annotated[str, option("--order", IMAGES, "names, or auto (shuffled in class folders).", **ORDER)] = "auto",
     seed: options.SeedOrNone = None,
     label_shift: Annotated[float | None, option("--label-shift", IMAGES, "Dirichlet concentration, e.g. 0.1.")] = None,
-    limit: options.LimitOrNone = None,
-    batch_size: options.BatchSize = 64,
-    crop_only: options.CropOnly = False,
+    limit: options.LimitOrNone = None, batch_size: options.BatchSize = 64, crop_only: options.CropOnly = False,
     skip_unreadable: options.SkipUnreadable = False,
     follow: Annotated[bool, option("--follow", FOLLOW, "Watch the folder and predict new images.")] = False,
     wait: Annotated[float, option("--wait", FOLLOW, "Seconds that an image may wait for its batch.")] = 2.0,
     idle: Annotated[float | None, option("--idle", FOLLOW, "Stop after this many seconds without images.")] = None,
-    workers: options.WorkersOrNone = None,
-    device: options.Device = "auto",
-    grad_checkpointing: options.GradCheckpointing = False,
-    precision: options.Precision = "float32",
+    workers: options.WorkersOrNone = None, device: options.Device = "auto",
+    grad_checkpointing: options.GradCheckpointing = False, precision: options.Precision = "float32",
     out: options.Out = Path("predictions.csv"),
     save: Annotated[Path | None, option("--save", OUTPUT, "Also save the adapted state (.safetensors).")] = None,
     save_every: Annotated[float, option("--save-every", OUTPUT, "Seconds between saved states.", min=0)] = 30.0,
@@ -67,7 +56,7 @@ def run(
     compare: Annotated[int, option("--compare", OUTPUT, "Batches to compare with the source model.", min=0)] = 8,
     log: Annotated[list[str] | None, option("--log", OUTPUT, f"{', '.join(LOGS)} and where; repeatable.", **LOG)] = None,
     as_json: options.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Adapt on a stream of images and write every prediction, made before the model adapts to its batch.
 
     Stop it with Ctrl-C and start it again with the same arguments: it continues, and the result is the same.
@@ -207,10 +196,9 @@ def _predict(
                 show(batch.number + 1, total, step.guard or "")
             note_unreadable()
     except KeyboardInterrupt:
-        done = f"after {state.batches} batches, kept in {predictions.path}; the same command continues"
-        if predictions.within_batch:
-            done = "within a batch; the same command continues from the last saved state"
-        print_line(f"navia: interrupted {done}", errors)
+        whole = f"after {state.batches} batches, kept in {predictions.path}; the same command continues"
+        within = "within a batch; the same command continues from the last saved state"
+        print_line(f"navia: interrupted {within if predictions.within_batch else whole}", errors)
         raise
     finally:
         callbacks.finish()

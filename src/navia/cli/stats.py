@@ -11,19 +11,12 @@ from navia.data import SOURCE_IMAGES
 
 
 def stats(
-    data: options.Data,
-    model: options.Model,
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    reduce: options.Reduce = "none",
+    data: options.Data, model: options.Model, checkpoint: options.Checkpoint = None,
+    num_classes: options.NumClasses = None, reduce: options.Reduce = "none",
     fisher: Annotated[bool, option("--fisher", ADAPTATION, "Also measure the Fisher information for EATA.")] = False,
-    plugins: options.Plugins = None,
-    limit: options.Limit = SOURCE_IMAGES,
-    crop_only: options.CropOnly = False,
-    device: options.Device = "auto",
-    out: options.Out = Path("statistics.safetensors"),
-    as_json: options.Json = False,
-) -> None:
+    plugins: options.Plugins = None, limit: options.Limit = SOURCE_IMAGES, crop_only: options.CropOnly = False,
+    device: options.Device = "auto", out: options.Out = Path("statistics.safetensors"), as_json: options.Json = False,
+) -> None:  # fmt: skip
     """Measure the source statistics that align, navia, foa and foa_bp need, on clean images without labels.
 
     The images are sampled at random, always the same ones. Use the reducer that adaptation will use.

@@ -60,9 +60,7 @@ def progress(unit: str) -> Iterator[Callable[..., None]]:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=errors, transient=True) as bar:
             task = bar.add_task(unit, total=None)
-            yield lambda done, total, note="": bar.update(
-                task, completed=done, total=total, description=f"{unit} {note}".rstrip()
-            )
+            yield lambda done, total, note="": bar.update(task, completed=done, total=total, description=f"{unit} {note}")
         return
     first: tuple[float, int] | None = None
     shown = -1
@@ -87,10 +85,10 @@ def load_model(
     from navia.models.device import find_device, keep_freed_memory
     from navia.models.load import load
 
-    if num_classes is not None and checkpoint is None:
-        raise InputError("--num-classes is for weights of your own: give them with --checkpoint")
     if num_classes is not None:
         settings["num_classes"] = num_classes
+        if checkpoint is None:
+            raise InputError("--num-classes is for weights of your own: give them with --checkpoint")
     where = find_device(device)
     if where.type == "cpu":
         keep_freed_memory()

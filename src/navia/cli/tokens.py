@@ -13,15 +13,11 @@ from navia.errors import InputError
 
 def tokens(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="Image file.")],
-    model: options.Model = "timm:vit_base_patch16_224",
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    reduce: options.Reducers = None,
-    out: options.Out = Path("tokens.png"),
+    model: options.Model = "timm:vit_base_patch16_224", checkpoint: options.Checkpoint = None,
+    num_classes: options.NumClasses = None, reduce: options.Reducers = None, out: options.Out = Path("tokens.png"),
     scale: Annotated[int, option("--scale", OUTPUT, "Scale factor of the drawing.", min=1, max=8)] = 2,
-    plugins: options.Plugins = None,
-    as_json: options.Json = False,
-) -> None:
+    plugins: options.Plugins = None, as_json: options.Json = False,
+) -> None:  # fmt: skip
     """Draw an image beside the groups that its patches were merged into (grey: dropped)."""
     from PIL import Image
 
@@ -38,5 +34,4 @@ def tokens(
     write(out, draw_token_maps(vit, pixels, reducers, scale).save)
     specs = [str(reducer) for reducer in reducers]
     described = {"out": str(out), "reduce": specs, "preprocessing": vit.preprocessing.as_dict()}
-    seen = f"{vit.name}: {vit.preprocessing.describe()}"
-    print_result(as_json, described, seen, f"image, {', '.join(specs)} -> {out}")
+    print_result(as_json, described, f"{vit.name}: {vit.preprocessing.describe()}", f"image, {', '.join(specs)} -> {out}")
