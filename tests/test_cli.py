@@ -258,6 +258,7 @@ def test_methods_lists_methods_reducers_and_what_they_do() -> None:
     for name in (*navia.list_reducers(), *navia.list_methods()):
         assert f"│ {name} " in table
     assert "merge the r most similar pairs" in " ".join(table.split())
+    assert "What a token reducer is" not in table
 
 
 @pytest.mark.slow

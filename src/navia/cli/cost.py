@@ -9,7 +9,7 @@ from rich.text import Text
 
 import navia
 from navia.cli import options
-from navia.cli.terminal import parse_options, print_result
+from navia.cli.terminal import method_options, print_result
 
 
 def cost(
@@ -34,8 +34,9 @@ def cost(
         vit = vit.to(find_device(device))
     specs = reduce or ["none", "tome:4", "tome:8", "evit:8", "tofu:8"]
     count = functools.partial(navia.cost, vit, forwards=forwards, prompts=prompts)
-    timed = functools.partial(count, measure=measure, batch_size=batch_size, rounds=rounds, options=parse_options(opt))
-    rows = [timed(spec, method=name) for name in method or ["none"] for spec in specs]
+    timed = functools.partial(count, measure=measure, batch_size=batch_size, rounds=rounds)
+    settings = {name: method_options(name, opt) for name in method or ["none"]}
+    rows = [timed(spec, method=name, options=given) for name, given in settings.items() for spec in specs]
     dense = count("none").gmacs
     measured = f"; time and memory on {vit.device}" if measure else ""
     title = Text(f"{vit.name}: {rows[0].parameters / 1e6:.1f} M parameters, per image{measured}")

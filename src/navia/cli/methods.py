@@ -36,6 +36,7 @@ def methods(method: options.MethodArgument = None, plugins: options.Plugins = No
 
 
 def _describe(kind: type) -> str:
-    """Return the first paragraph of the docstring of its module, or of its own."""
-    text = getattr(sys.modules.get(kind.__module__), "__doc__", None) or kind.__doc__ or ""
+    """Return the first paragraph of the docstring of its module, or of its own if the module has none or is a `base`."""
+    module = None if kind.__module__.endswith(".base") else sys.modules.get(kind.__module__)
+    text = getattr(module, "__doc__", None) or kind.__doc__ or ""
     return " ".join(text.strip().split("\n\n")[0].split())
