@@ -17,13 +17,16 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import navia
+from navia.adaptation.adapter import Adapter
+from navia.adaptation.guard import GuardOptions
 from navia.cli.main import COMMANDS, app, main
-from navia.cli.terminal import progress
+from navia.cli.terminal import print_json, progress
 from navia.data import imagenet
 from navia.data.loader import Loader
 from navia.data.sources import open_domains
 from navia.data.streams import make_stream
 from navia.models.device import find_device
+from navia.models.labels import class_names
 from tests.families import build
 
 TINY = "timm:vit_tiny_patch16_224"
@@ -240,6 +243,14 @@ def test_explain_works_with_every_kind_of_method(method: str) -> None:
 
 
 def test_methods_lists_methods_reducers_and_what_they_do() -> None:
+    result = invoke("methods", "tent", catch=False)
+    told = " ".join(result.stdout.replace("│", " ").split())
+    assert told.startswith("Tent: minimise the entropy of the predictions")
+    assert "lr float 0.001 Learning rate. momentum float 0.9 Momentum of SGD." in told
+    assert invoke("methods", "tant").exit_code == 2
+    only = json.loads(invoke("methods", "tent", "--json").stdout)
+    assert only["methods"] == {"tent": {"lr": 0.001, "momentum": 0.9}}
+    assert only["options"]["tent"][0] == {"name": "lr", "type": "float", "default": 0.001, "meaning": "Learning rate."}
     told = json.loads(invoke("methods", "--json").stdout)
     assert told["reducers"] == navia.list_reducers()
     assert list(told["methods"]) == navia.list_methods()
@@ -247,6 +258,7 @@ def test_methods_lists_methods_reducers_and_what_they_do() -> None:
     for name in (*navia.list_reducers(), *navia.list_methods()):
         assert f"│ {name} " in table
     assert "merge the r most similar pairs" in " ".join(table.split())
+    assert "What a token reducer is" not in table
 
 
 @pytest.mark.slow
@@ -357,10 +369,10 @@ def test_choose_wants_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     [
         (["cost", "-m", "timm:nope"], "timm has no model 'nope'"),
         (["cost", "-m", "vit_tiny"], "unknown model 'vit_tiny'; write timm:NAME"),
-        (["cost", "-m", "timm:resnet10t"], "cannot walk timm.models.resnet.ResNet"),
+        (["cost", "-m", "timm:resnet10t"], "timm.models.resnet.ResNet is not supported"),
         (["cost", "-m", TINY, "-r", "tome:eight"], "malformed reducer 'tome:eight'"),
         (["cost", "-m", TINY, "-r", "tome:[1,2"], "malformed reducer 'tome:[1,2'"),
-        (["cost", "-m", TINY, "--forwards", "0"], "forwards, batch and rounds must be at least 1"),
+        (["cost", "-m", TINY, "--forwards", "0"], "forwards, batch_size and rounds must be at least 1"),
     ],
 )
 def test_cost_refuses_in_one_line(
@@ -472,6 +484,14 @@ def test_unknown_options_of_a_method_come_with_the_nearest(
     assert told.endswith("; did you mean 'momentum'?\n")
 
 
+def test_old_options_of_a_method_work_with_one_warning(clothes: Path, tmp_path: Path) -> None:
+    run = ("run", str(clothes), "-m", "embedded", "--method", "align", "--source", "embedded", "--limit", "4")
+    for name, warnings in (("enough", 1), ("min_batch", 0)):
+        result = invoke(*run, "--opt", f"{name}=2", "-o", str(tmp_path / f"{name}.csv"), "--json", catch=False)
+        assert json.loads(result.stdout)["settings"]["options"] == {"min_batch": 2}
+        assert result.stderr.count("option enough of align is now min_batch") == warnings
+
+
 @pytest.mark.parametrize(
     ("arguments", "known"),
     [
@@ -565,19 +585,59 @@ def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys: py
     assert re.fullmatch(r"50 of 100 images, \d+ s left", lines[5])
 
 
-def evaluation(*more: str) -> Any:
-    pytest.importorskip("navia.evaluation.evaluate")
-    arguments = ("-m", "embedded", "--method", "none", "--limit", "64", "--device", "cpu")
-    return invoke("evaluate", "embedded", *arguments, *more, catch=False)
+def evaluation(*more: str, data: str = "embedded") -> Any:
+    result = invoke("evaluate", data, "-m", "embedded", "--limit", "64", "--device", "cpu", *more, catch=False)
+    assert result.exit_code == 0, result.output
+    return result
 
 
 def test_evaluate_prints_top1_with_interval_calibration_and_cost() -> None:
-    told = json.loads(evaluation("--corruption", "contrast", "--corruption", "brightness", "--json").stdout)
-    assert [domain["name"] for domain in told["domains"]] == ["contrast", "brightness"]
-    for row in (told, *told["domains"]):
+    corrupted = ("--method", "none", "--corruption", "contrast", "--corruption", "brightness")
+    found = json.loads(evaluation(*corrupted, "--json").stdout)
+    assert [domain["name"] for domain in found["domains"]] == ["contrast", "brightness"]
+    for row in (found, *found["domains"]):
         low, high = row["interval"]
         assert 0 <= low <= row["top1"] <= high <= 1
         assert 0 <= row["ece"] <= 1
-    table = evaluation("--corruption", "contrast", "--corruption", "brightness").stdout
-    for part in ("contrast", "brightness", "all", "top-1", "ECE", f"{told['top1']:.1%}", "GMACs"):
+    table = evaluation(*corrupted).stdout
+    for part in ("contrast", "brightness", "all", "top-1", "ECE", f"{found['top1']:.1%}", "GMACs"):
         assert part in table
+
+
+@pytest.mark.slow
+def test_evaluate_gives_the_numbers_of_the_library(clothes_by_class: Path) -> None:
+    """On clean images and on a folder, with a method, its options and a reducer."""
+    for data in ("embedded", str(clothes_by_class)):
+        chosen = ("--method", "navia", "-r", "tome:8", "--source", "embedded", "--opt", "lr=0.01", "--batch-size", "32")
+        found = json.loads(evaluation(*chosen, "--seed", "1", "--json", data=data).stdout)
+        vit = navia.load("embedded")
+        classes = open_domains(data, vit.num_classes, class_names(vit)).classes
+        adapter = navia.adapt(vit, "navia", "tome:8", "embedded", classes=classes, lr=0.01)
+        same = navia.evaluate(adapter, data, batch_size=32, limit=64, seed=1)
+        assert found == json.loads(json.dumps(same.to_dict()))
+        assert found["domains"][0]["updates"] > 0
+
+
+def test_evaluate_after_a_collapse_has_no_calibration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON has no NaN: what is not finite is null."""
+    predict = Adapter.__call__
+    monkeypatch.setattr(Adapter, "__call__", lambda self, images: predict(self, images) * torch.nan)
+    printed = evaluation("--method", "none", "--json").stdout
+    found = json.loads(printed)
+    assert (found["top1"], found["ece"]) == (0, None)
+    assert "NaN" not in printed
+    assert re.search(r"clean +64 +0\.0% .* -\n", evaluation("--method", "none").stdout)
+
+
+def test_evaluate_refuses_images_without_labels(
+    clothes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["evaluate", str(clothes), "-m", "embedded", "--method", "none"]
+    assert "has no labels to score with: use class folders" in refused(arguments, monkeypatch, capsys)
+
+
+def test_json_has_null_for_what_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [1.5, float("nan")], "b": float("inf"), "c": GuardOptions()})
+    found = json.loads(capsys.readouterr().out)
+    assert (found["a"], found["b"]) == ([1.5, None], None)
+    assert isinstance(found["c"], dict)

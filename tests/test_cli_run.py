@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(few_by_class: Path, t
     whole, killed = tmp_path / "whole.csv", tmp_path / "killed.csv"
     assert invoke(*run_arguments(few_by_class, whole)).exit_code == 0
     arguments = run_arguments(few_by_class, killed, "--save-every", "0", "--workers", "1")
-    process = start_paused("navia.bench.run.answer", 3, arguments, tmp_path)
+    process = start_paused("navia.bench.run.predict_and_adapt", 3, arguments, tmp_path)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -70,7 +70,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(few_by_class: Path, t
 def test_ctrl_c_saves_the_state_and_says_how_to_go_on(few_by_class: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     arguments = run_arguments(few_by_class, out, "--save-every", "0", "--workers", "0")
-    process = start_paused("navia.bench.run.answer", 2, arguments, tmp_path)
+    process = start_paused("navia.bench.run.predict_and_adapt", 2, arguments, tmp_path)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, told

@@ -31,12 +31,19 @@ OWN = '''
 from dataclasses import dataclass
 
 from navia.methods.features import entropy
-from navia.methods.base import METHODS, Learned, Method, Sgd
+from navia.methods.base import METHODS, Method, UpdateResult
+from navia.methods.options import SGDOptions
 from navia.reduction import REDUCERS, ToMe
 
 
 @dataclass(frozen=True)
-class Options(Sgd):
+class Options(SGDOptions):
+    """Options of sharper.
+
+    Args:
+        weight: Factor of the loss.
+    """
+
     weight: float = 2.0
 
 
@@ -45,13 +52,13 @@ class Sharper(Method):
     name = "sharper"
     Options = Options
 
-    def look(self, images):
-        return self.look_with_gradient(images)
+    def forward_step(self, images):
+        return self.forward_with_grad(images)
 
-    def learn(self, look):
-        loss = self.options.weight * entropy(look.outcome.logits).mean()
-        self.descend(loss)
-        return Learned(kept=len(look.images), loss=loss.item())
+    def update(self, prediction):
+        loss = self.options.weight * entropy(prediction.output.logits).mean()
+        self.optimize(loss)
+        return UpdateResult(kept=len(prediction.images), loss=loss.item())
 
 
 @REDUCERS.register("same")
@@ -107,7 +114,7 @@ def test_the_command_line_loads_a_file(own: Path) -> None:
     found = json.loads(result.output)
     assert found["methods"]["sharper"]["weight"] == 2.0
     assert "same" in found["reducers"]
-    result = invoke("cost", "embedded", "--method", "sharper", "-r", "same:8", "--import", str(own), "--json")
+    result = invoke("cost", "-m", "embedded", "--method", "sharper", "-r", "same:8", "--import", str(own), "--json")
     assert json.loads(result.output)[0]["reduce"] == "same:8"
 
 

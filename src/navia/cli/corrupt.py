@@ -1,6 +1,5 @@
 """`navia corrupt`: write corrupted copies of clean images."""
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,24 +8,21 @@ import typer
 
 from navia.cli import options
 from navia.cli.options import IMAGES, option
-from navia.cli.terminal import errors, folder_to_write, print_json, print_line, progress
+from navia.cli.terminal import errors, folder_to_write, print_line, print_result, progress
 
 
 def corrupt(
     images: Annotated[Path, typer.Argument(metavar="DATA", help="Folder of clean images.")],
-    out: options.Out,
-    corruption: options.Corruptions = None,
+    out: options.Out, corruption: options.Corruptions = None,
     severity: Annotated[list[int] | None, option("--severity", IMAGES, "1 to 5; repeatable, all by default.")] = None,
     extra: Annotated[bool, option("--extra", IMAGES, "Add the 4 extra corruptions of ImageNet-C.")] = False,
     seed: options.Seed = 0,
     size: Annotated[int, option("--size", IMAGES, "Size of the centre crop.")] = 224,
     resize: Annotated[int, option("--resize", IMAGES, "Length of the shorter side before the crop.")] = 256,
     as_is: Annotated[bool, option("--as-is", IMAGES, "Keep the size of every image.")] = False,
-    limit: options.LimitOrNone = None,
-    skip_unreadable: options.SkipUnreadable = False,
-    workers: options.WorkersOrNone = None,
-    as_json: options.Json = False,
-) -> None:
+    limit: options.LimitOrNone = None, skip_unreadable: options.SkipUnreadable = False,
+    workers: options.WorkersOrNone = None, as_json: options.Json = False,
+) -> None:  # fmt: skip
     """Write corrupted copies of clean images to OUT/corruption/severity/, as in ImageNet-C; all 15 corruptions by default.
 
     When it is stopped, the same command continues.
@@ -48,9 +44,6 @@ def corrupt(
         raise typer.Exit(130) from None
     for _, reason in summary.unreadable:
         print_line(f"left out: {reason}", errors)
-    if as_json:
-        print_json(dataclasses.asdict(summary))
-        return
     kept = f", {summary.kept} were there already" if summary.kept else ""
     left_out = f", {len(summary.unreadable)} images left out" if summary.unreadable else ""
-    print_line(f"{summary.written} files written in {summary.seconds:.0f} s{kept}{left_out} -> {out}")
+    print_result(as_json, summary, f"{summary.written} files written in {summary.seconds:.0f} s{kept}{left_out} -> {out}")

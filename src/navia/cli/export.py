@@ -3,46 +3,32 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import navia
 from navia.cli import options
 from navia.cli.options import ADAPTATION, OUTPUT, choice, option
-from navia.cli.terminal import (
-    errors,
-    file_to_write,
-    folder_to_write,
-    load_model,
-    print_json,
-    print_line,
-)
+from navia.cli.terminal import errors, file_to_write, folder_to_write, load_model, print_result
 from navia.errors import InputError
 
 COMPARISON = "Comparison"
 FORMATS = ("onnx", "torch", "checkpoint")
-FORMAT = choice("format", lambda: FORMATS)
+FORMAT, FORMAT_HELP = choice("format", lambda: FORMATS), "onnx, torch or checkpoint; by the suffix of --out."
 
 
 def export(
-    model: options.Model,
-    out: options.Out,
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    labels: options.Labels = None,
+    model: options.Model, out: options.Out, checkpoint: options.Checkpoint = None,
+    num_classes: options.NumClasses = None, labels: options.Labels = None,
     delta: Annotated[Path | None, option("--delta", ADAPTATION, "Adapted state from `navia run --save`.")] = None,
-    reduce: options.ReduceOrNone = None,
-    source: options.Source = None,
-    plugins: options.Plugins = None,
+    reduce: options.ReduceOrNone = None, source: options.Source = None, plugins: options.Plugins = None,
     classes: Annotated[str | None, option("--classes", ADAPTATION, "Only these classes: 0,3,7 or a file.")] = None,
     data: Annotated[Path | None, option("--data", COMPARISON, "Images, instead of random ones.")] = None,
-    limit: options.Limit = 64,
-    crop_only: options.CropOnly = False,
+    limit: options.Limit = 64, crop_only: options.CropOnly = False,
     tolerance: Annotated[float, option("--tolerance", COMPARISON, "Largest difference of a logit.", min=0)] = 1e-4,
-    format_name: Annotated[
-        str | None, option("--format -f", OUTPUT, "onnx, torch or checkpoint; by the suffix of --out.", **FORMAT)
-    ] = None,
+    format_name: Annotated[str | None, option("--format -f", OUTPUT, FORMAT_HELP, **FORMAT)] = None,
     force: Annotated[bool, option("--force", OUTPUT, "Replace an existing file.")] = False,
     as_json: options.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write an adapted, reduced model for other programs, and check that the file predicts as navia does.
 
         navia export -m timm:vit_base_patch16_224 --delta d.safetensors -o m.onnx
@@ -53,7 +39,6 @@ def export(
     """
     import torch
 
-    from navia.adaptation.adapter import adapt
     from navia.adaptation.delta import read_delta
     from navia.adaptation.statistics import image_batches, open_source_statistics
     from navia.export import export as write
@@ -61,25 +46,23 @@ def export(
 
     out = _check_target(out, format_name, model, force)
     vit = load_model(model, checkpoint, crop_only, num_classes=num_classes, labels=labels)
-    indices = _class_indices(classes)
+    indices = None if classes is None else _class_indices(classes)
     if delta is None:
-        adapter = adapt(vit, "none", reduce, classes=indices, guard=False)
+        adapter = navia.adapt(vit, "none", reduce, classes=indices, guard=False)
     else:
         used = reduce or read_delta(delta)[1].get("reduce", "none")
         statistics = None if source is None else open_source_statistics(vit, source, used)
         adapter = open_delta(vit, delta, statistics, reduce=reduce, classes=indices)
     images = None if data is None else torch.cat(list(image_batches(vit, data, 16, limit)))
-    settings: dict[str, Any] = {"tolerance": tolerance, "images": images, "force": force}
     with errors.status("preparing") as status:
-        parity = write(adapter, out, format_name, progress=status.update, **settings)
+        parity = write(adapter, out, format_name, tolerance=tolerance, images=images, force=force, progress=status.update)
     metadata = read_metadata(out)
-    if as_json:
-        compared = {**dataclasses.asdict(parity), "difference": parity.difference}
-        print_json({"out": str(out), "parity": compared, "metadata": metadata.model_dump(mode="json")})
-        return
-    print_line(f"{vit.name}: {vit.preprocessing.describe()}")
-    print_line(parity.describe())
-    print_line(f"method {metadata.method}, {metadata.steps} steps, reducer {metadata.reduce} -> {out}")
+    compared = {**dataclasses.asdict(parity), "difference": parity.difference}
+    print_result(
+        as_json, {"out": str(out), "parity": compared, "metadata": metadata.model_dump(mode="json")},
+        f"{vit.name}: {vit.preprocessing.describe()}", parity.describe(),
+        f"method {metadata.method}, {metadata.steps} steps, reducer {metadata.reduce} -> {out}",
+    )  # fmt: skip
 
 
 def _check_target(out: Path, format_name: str | None, model: str, force: bool) -> Path:
@@ -96,10 +79,8 @@ def _check_target(out: Path, format_name: str | None, model: str, force: bool) -
     return folder_to_write(out) if writes_folder and not out.suffix else file_to_write(out, out.name)
 
 
-def _class_indices(classes: str | None) -> list[int] | None:
+def _class_indices(classes: str) -> list[int]:
     """Parse numbers between commas or spaces, from the option or from the file that it names."""
-    if classes is None:
-        return None
     try:
         text = Path(classes).read_text() if Path(classes).is_file() else classes
         return [int(number) for number in re.split(r"[\s,]+", text.strip())]

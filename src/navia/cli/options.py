@@ -14,16 +14,13 @@ import typer
 from typer.core import TyperCommand
 
 import navia
-from navia.cli.terminal import errors, print_line
+from navia.cli.terminal import warn_renamed
 from navia.data import SOURCE_IMAGES
 from navia.errors import known_names
 
 MODEL, ADAPTATION, IMAGES, COMPUTE, OUTPUT = "Model", "Adaptation", "Images", "Compute", "Output"  # help panels
 PRECISIONS = ("float32", "bfloat16")
 _PACKAGE = Path(navia.__file__).parent
-
-
-# ---- choices
 
 
 def choice(kind: str, names: Callable[[], Iterable[str]], plugins: Callable[[], Iterable[str]] = tuple) -> dict[str, Any]:
@@ -77,9 +74,6 @@ def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] 
     return names
 
 
-# ---- options
-
-
 def option(names: str, panel: str, help_text: str, **settings: Any) -> Any:
     """An option in a panel of the help; names: long and short, with a space between them."""
     return typer.Option(*names.split(), rich_help_panel=panel, help=help_text, **settings)
@@ -96,6 +90,7 @@ Labels = Annotated[str | None, option("--labels", MODEL, "Class names: imagenet,
 
 _METHOD = choice("method", method_names, lambda: navia.list_methods())
 Method = Annotated[str, option("--method", ADAPTATION, "Adaptation method; see `navia methods`.", **_METHOD)]
+MethodArgument = Annotated[str | None, typer.Argument(metavar="[METHOD]", help="Show its options.", **_METHOD)]
 Methods = Annotated[list[str] | None, option("--method", ADAPTATION, "Adaptation method; repeatable.", **_METHOD)]
 _REDUCE = choice("reducer", reducer_names, lambda: navia.list_reducers())
 _REDUCE["autocompletion"] = suggest("none", "tome:8", "evit:8", "tofu:8")
@@ -104,7 +99,9 @@ Reduce = Annotated[str, _REDUCER]
 ReduceOrNone = Annotated[str | None, _REDUCER]
 Reducers = Annotated[list[str] | None, option("--reduce -r", ADAPTATION, "Token reducer; repeatable.", **_REDUCE)]
 _CLEAN = f"Clean images ({SOURCE_IMAGES} are used), statistics from `navia stats`, or embedded."
-Source = Annotated[str | None, option("--source", ADAPTATION, _CLEAN)]
+_SOURCE = option("--source", ADAPTATION, _CLEAN)
+Source = Annotated[str | None, _SOURCE]
+SourceRequired = Annotated[str, _SOURCE]
 Opt = Annotated[list[str] | None, option("--opt", ADAPTATION, "Option of the method; repeatable.", metavar="KEY=VALUE")]
 _IMPORT = option("--import", ADAPTATION, "File or module of a plugin; repeatable.", callback=_load_plugins, is_eager=True)
 Plugins = Annotated[list[str] | None, _IMPORT]
@@ -112,9 +109,8 @@ Plugins = Annotated[list[str] | None, _IMPORT]
 Data = Annotated[str, typer.Argument(metavar="DATA", help="Folder of images, embedded, or datasets:NAME.")]
 _CORRUPTION = choice("corruption", corruption_names)
 Corruption = Annotated[str | None, option("--corruption", IMAGES, "Corrupt the images, e.g. fog.", **_CORRUPTION)]
-Corruptions = Annotated[
-    list[str] | None, option("--corruption", IMAGES, "Corrupt the images, e.g. fog; repeatable.", **_CORRUPTION)
-]
+_CORRUPTIONS = option("--corruption", IMAGES, "Corrupt the images, e.g. fog; repeatable.", **_CORRUPTION)
+Corruptions = Annotated[list[str] | None, _CORRUPTIONS]
 _SEVERITY = option("--severity", IMAGES, "Severity of the corruption.", min=1, max=5)
 Severity = Annotated[int, _SEVERITY]
 SeverityOrNone = Annotated[int | None, _SEVERITY]
@@ -191,29 +187,23 @@ class Command(TyperCommand):
             name, _, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
             new = self._new_name(name, value or "".join(args[place + 1 : place + 2]))
             if new is not None:
-                _warn(name, new)
+                warn_renamed(name, new)
                 replaced[place] = f"{new}={value}" if value else new
         return replaced
 
     def _replace_old_argument(self, ctx: Any, args: list[str]) -> list[str]:
-        if self.name not in ARGUMENTS:
+        new, extra = ARGUMENTS.get(self.name or ""), self.make_parser(ctx).parse_args(list(args))[1]
+        if new is None or len(extra) != 1:
             return args
-        _, extra, _ = self.make_parser(ctx).parse_args(list(args))
-        if len(extra) != 1:
-            return args
-        _warn(f"the argument {extra[0]!r}", f"{ARGUMENTS[self.name]} {extra[0]}")
+        warn_renamed(f"the argument {extra[0]!r}", f"{new} {extra[0]}")
         last = len(args) - 1 - args[::-1].index(extra[0])
-        return [ARGUMENTS[self.name], extra[0], *args[:last], *args[last + 1 :]]
+        return [new, extra[0], *args[:last], *args[last + 1 :]]
 
     def _read_old_variables(self, ctx: Any) -> None:
         for old, new, pattern in RENAMED if ctx.auto_envvar_prefix else ():
             before, now = (f"{ctx.auto_envvar_prefix}_{name[2:].replace('-', '_').upper()}" for name in (old, new))
             if not pattern and before in os.environ and self._new_name(old, "") == new:
-                _warn(before, now)
+                warn_renamed(before, now)
                 parameter = next(parameter for parameter in self.params if new in parameter.opts)
                 value: Any = os.environ[before].split() if getattr(parameter, "multiple", False) else os.environ[before]
                 ctx.default_map = {**(ctx.default_map or {}), parameter.name: value}
-
-
-def _warn(old: str, new: str) -> None:
-    print_line(f"navia: {old} is now {new}; the old form will be removed in the next release", errors)

@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.table import Table
 from rich.text import Text
 
+import navia
 from navia.cli import options
 from navia.cli.options import ADAPTATION, IMAGES, OUTPUT, choice, option, suggest
-from navia.cli.terminal import (
-    errors,
-    file_to_write,
-    load_model,
-    method_options,
-    print_json,
-    print_line,
-    print_wide,
-    progress,
-    write,
-)
+from navia.cli.terminal import errors, file_to_write, load_model, method_options, print_line, print_result, progress, write
 from navia.errors import SpecError
 
 if TYPE_CHECKING:
@@ -42,33 +33,22 @@ LOG = {"autocompletion": suggest(*LOGS)}
 
 def run(
     data: options.Data,
-    model: options.Model,
-    checkpoint: options.Checkpoint = None,
-    num_classes: options.NumClasses = None,
-    labels: options.Labels = None,
-    method: options.Method = "navia",
-    reduce: options.Reduce = "none",
+    model: options.Model, checkpoint: options.Checkpoint = None, num_classes: options.NumClasses = None,
+    labels: options.Labels = None, method: options.Method = "navia", reduce: options.Reduce = "none",
     keep_reduction: Annotated[bool, option("--keep-reduction", ADAPTATION, "Reduce even if it takes more time.")] = False,
-    source: options.Source = None,
-    opt: options.Opt = None,
-    plugins: options.Plugins = None,
-    corruption: options.Corruptions = None,
-    severity: options.Severity = 5,
+    source: options.Source = None, opt: options.Opt = None, plugins: options.Plugins = None,
+    corruption: options.Corruptions = None, severity: options.Severity = 5,
     stream: Annotated[str, option("--stream", IMAGES, "reset (for each domain), continual or mixed.", **STREAM)] = "reset",
     order: Annotated[str, option("--order", IMAGES, "names, or auto (shuffled in class folders).", **ORDER)] = "auto",
     seed: options.SeedOrNone = None,
     label_shift: Annotated[float | None, option("--label-shift", IMAGES, "Dirichlet concentration, e.g. 0.1.")] = None,
-    limit: options.LimitOrNone = None,
-    batch_size: options.BatchSize = 64,
-    crop_only: options.CropOnly = False,
+    limit: options.LimitOrNone = None, batch_size: options.BatchSize = 64, crop_only: options.CropOnly = False,
     skip_unreadable: options.SkipUnreadable = False,
     follow: Annotated[bool, option("--follow", FOLLOW, "Watch the folder and predict new images.")] = False,
     wait: Annotated[float, option("--wait", FOLLOW, "Seconds that an image may wait for its batch.")] = 2.0,
     idle: Annotated[float | None, option("--idle", FOLLOW, "Stop after this many seconds without images.")] = None,
-    workers: options.WorkersOrNone = None,
-    device: options.Device = "auto",
-    grad_checkpointing: options.GradCheckpointing = False,
-    precision: options.Precision = "float32",
+    workers: options.WorkersOrNone = None, device: options.Device = "auto",
+    grad_checkpointing: options.GradCheckpointing = False, precision: options.Precision = "float32",
     out: options.Out = Path("predictions.csv"),
     save: Annotated[Path | None, option("--save", OUTPUT, "Also save the adapted state (.safetensors).")] = None,
     save_every: Annotated[float, option("--save-every", OUTPUT, "Seconds between saved states.", min=0)] = 30.0,
@@ -76,7 +56,7 @@ def run(
     compare: Annotated[int, option("--compare", OUTPUT, "Batches to compare with the source model.", min=0)] = 8,
     log: Annotated[list[str] | None, option("--log", OUTPUT, f"{', '.join(LOGS)} and where; repeatable.", **LOG)] = None,
     as_json: options.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Adapt on a stream of images and write every prediction, made before the model adapts to its batch.
 
     Stop it with Ctrl-C and start it again with the same arguments: it continues, and the result is the same.
@@ -85,7 +65,6 @@ def run(
 
     With torchrun (torchrun --nproc-per-node 4 --no-python navia run ...) each process takes its share of every batch.
     """
-    from navia.adaptation.adapter import adapt
     from navia.adaptation.callbacks import Callbacks
     from navia.adaptation.statistics import open_source_statistics
     from navia.bench.predictions import Predictions, fingerprint_of, settings_of
@@ -110,8 +89,9 @@ def run(
     callbacks = Callbacks(from_spec(text) for text in (log or ()) if not rank)
     settings = method_options(method, opt)
     vit = load_model(
-        model, checkpoint, crop_only, device, grad_checkpointing, precision, num_classes=num_classes, labels=labels
-    )
+        model, checkpoint, crop_only, device, grad_checkpointing=grad_checkpointing, precision=precision,
+        num_classes=num_classes, labels=labels,
+    )  # fmt: skip
     names, classes, loader, labelled = class_names(vit), None, None, False
     order = order if seed is None else str(seed)
     if not follow:
@@ -127,7 +107,7 @@ def run(
     before = {} if restart else settings_of(out)
     used = _reducer(vit, reduce, batch_size, source, before, keep_reduction or distributed)
     statistics = None if source is None else open_source_statistics(vit, source, used, method=method)
-    adapter = adapt(vit, method, used, statistics, classes=classes, distributed=distributed, **settings)
+    adapter = navia.adapt(vit, method, used, statistics, classes=classes, distributed=distributed, **settings)
     described = {
         "method": method, "options": settings, "batch": batch_size, "images": data, "stream": stream, "order": order,
         "limit": limit, "label shift": label_shift, "follow": follow, "corruption": corruption,
@@ -160,16 +140,13 @@ def run(
         close_distributed()
     if save:
         write(save, adapter.save)
-    if as_json:
-        by_domain = {name or "all": dataclasses.asdict(score) for name, score in scores.items()}
-        observed = state.observed.as_dict()
-        observed |= {"effective_classes": effective_classes, "guard_verdicts": len(state.guard)}
-        print_json({"out": str(out), "scores": by_domain, **dataclasses.asdict(state), "observed": observed})
-        return
-    print_line(f"{vit.name}: {vit.preprocessing.describe()}")
-    print_wide(_table(scores, state.observed))
-    for line in _summary(state, scores[""].images, effective_classes, out, save):
-        print_line(line)
+    by_domain = {name or "all": score for name, score in scores.items()}
+    observed = {"effective_classes": effective_classes, "guard_verdicts": len(state.guard), **state.observed.as_dict()}
+    print_result(
+        as_json, {"out": str(out), "scores": by_domain, **vars(state), "observed": observed},
+        f"{vit.name}: {vit.preprocessing.describe()}", _table(scores, state.observed),
+        *_summary(state, scores[""].images, effective_classes, out, save),
+    )  # fmt: skip
 
 
 def _reducer(vit: "ViT", reduce: str, batch_size: int, source: str | None, before: dict[str, Any], keep: bool) -> str:
@@ -181,10 +158,10 @@ def _reducer(vit: "ViT", reduce: str, batch_size: int, source: str | None, befor
     if keep or (source is not None and Path(source).is_file()):  # its statistics were measured with the reducer
         return reduce
     chosen, measured = faster_reducer(vit, reduce, batch_size)
-    if measured is not None and not measured.saves_time:
-        print_line(f"navia: {measured}, so it is left out; --keep-reduction insists", errors)
-        return str(chosen)
-    return reduce
+    if measured is None or measured.saves_time:
+        return reduce
+    print_line(f"navia: {measured}, so it is left out; --keep-reduction insists", errors)
+    return str(chosen)
 
 
 def _predict(
@@ -204,28 +181,24 @@ def _predict(
         if loader is not None:
             state.unreadable = [*before, *loader.unreadable]
 
-    def predict_next(batch: "Batch") -> BatchResult:
-        note_unreadable()
+    def predict(batch: "Batch") -> BatchResult:
         return dataclasses.replace(predict_and_adapt(adapter, batch, distributed), source=predict_by_source(batch))
 
-    def announce() -> None:
-        again = "Ctrl-C again ends at once, and what came after the last saved state will be predicted again"
-        print_line(f"navia: stops after this batch; {again}", errors)
-
+    again = "Ctrl-C again ends at once, and what came after the last saved state will be predicted again"
+    announce = functools.partial(print_line, f"navia: stops after this batch; {again}", errors)
     callbacks.start(adapter)
     try:
         with progress("batches") as show:
             for batch in batches:
-                answered = predictions.take(functools.partial(predict_next, batch), announce)
-                # the position in the stream: the adapter's own count restarts at every reset
-                callbacks.step(dataclasses.replace(answered.step, number=batch.number + 1))
-                show(batch.number + 1, total, answered.step.guard or "")
+                note_unreadable()
+                step = predictions.take(functools.partial(predict, batch), announce).step
+                callbacks.step(dataclasses.replace(step, number=batch.number + 1))  # the adapter's own restarts at a reset
+                show(batch.number + 1, total, step.guard or "")
             note_unreadable()
     except KeyboardInterrupt:
-        done = f"after {state.batches} batches, kept in {predictions.path}; the same command continues"
-        if predictions.within_batch:
-            done = "within a batch; the same command continues from the last saved state"
-        print_line(f"navia: interrupted {done}", errors)
+        whole = f"after {state.batches} batches, kept in {predictions.path}; the same command continues"
+        within = "within a batch; the same command continues from the last saved state"
+        print_line(f"navia: interrupted {within if predictions.within_batch else whole}", errors)
         raise
     finally:
         callbacks.finish()
@@ -233,19 +206,15 @@ def _predict(
 
 def _table(scores: "dict[str, Score]", observed: "Observed") -> Table:
     """Only columns with known values."""
-    judged, measured = scores[""].judged is not None, observed.discrepancy() is not None
-    table = Table("domain", "images", *(("top-1", "95 %", "ECE") if judged else ()), "mean entropy")
-    for column in ("first discrepancy", "last discrepancy") if measured else ():
-        table.add_column(column)
+    accuracy = ("top-1", "95 %", "ECE") if scores[""].judged else ()
+    discrepancy = ("first discrepancy", "last discrepancy") if observed.discrepancy() else ()
+    table = Table("domain", "images", *accuracy, "mean entropy", *discrepancy)
     for name, score in scores.items():
-        cells = [f"{score.images:,}", *([""] * 3 if judged else []), f"{score.entropy:.3f}"]
-        if score.judged is not None:
-            own = score.judged
-            ece = "-" if own.ece is None else f"{own.ece:.3f}"
-            cells[1:4] = [f"{100 * own.top1:.1f} %", f"{100 * own.low:.1f} - {100 * own.high:.1f}", ece]
-        if measured:
-            cells += [f"{value:.4f}" for value in observed.discrepancy(name) or ()]
-        table.add_row(Text(name or "all"), *cells)
+        own, cells = score.judged, ["" for _ in accuracy]
+        if own is not None:
+            cells = [f"{100 * own.top1:.1f} %", f"{100 * own.low:.1f} - {100 * own.high:.1f}", f"{own.ece:.3f}"]
+        cells += [f"{score.entropy:.3f}", *(f"{value:.4f}" for value in observed.discrepancy(name) or ())]
+        table.add_row(Text(name or "all"), f"{score.images:,}", *cells)
     return table
 
 
@@ -263,7 +232,7 @@ def _summary(
             f" changed; effective classes {own:.1f}, source model {of_source:.1f}"
         )
     verdicts = len(state.guard)
-    yield f"guard: {'no verdicts' if not verdicts else '1 verdict' if verdicts == 1 else f'{verdicts} verdicts'}"
+    yield f"guard: {verdicts or 'no'} verdict{'' if verdicts == 1 else 's'}"
     yield f"{1000 * state.seconds / max(1, images):.1f} ms per image for prediction and update -> {out}"
     yield from (f"guard, {line}" for line in state.guard)
     yield from (f"left out: {name} ({why})" for name, why in state.unreadable)
