@@ -126,7 +126,7 @@ def load_plugin(plugin: Plugin | str) -> None:
 
     Example:
         >>> from navia.registry import load_plugin
-        >>> load_plugin("my_method.py")  # doctest: +SKIP
+        >>> load_plugin("navia.methods.tent")
     """
     if isinstance(plugin, str):
         plugin = find_plugin(plugin)
