@@ -31,7 +31,7 @@ from navia.cli.main import app
 from navia.cli.terminal import parse_options
 from navia.data import sample
 from navia.data.corruptions import names as corruption_names
-from navia.methods.base import METHODS
+from navia.methods.base import METHODS, Method
 from navia.reduction import REDUCERS, parse
 from navia.registry import load_plugin
 
@@ -239,6 +239,13 @@ def test_worked_examples_are_short() -> None:
     examples = [b.code for b in blocks_of(DOCS / "extend.md") if ".register(" in b.code]
     assert len(examples) == 2
     assert all(code.count("\n") < 60 for code in examples)
+
+
+def test_hooks_of_extend_exist() -> None:
+    for heading in ("Hooks to override", "Attributes to set"):
+        for names, *_ in table_after(DOCS / "extend.md", heading):
+            for name in re.findall(r"`(\w+)", names):
+                assert hasattr(Method, name) or name in Method.__annotations__, f"extend.md: Method has no {name}"
 
 
 def test_links_point_somewhere() -> None:
