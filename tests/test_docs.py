@@ -1,13 +1,16 @@
-"""The documentation does what it prints: Python and `navia` commands run, everything else is checked as far as it can be.
+"""The documentation is tested: its Python and `navia` commands run, generated parts are up to date, links have targets.
 
-A block whose title begins with "needs" asks for something that is not here (ImageNet, weights, a network, a GPU): its Python
-must compile, and of its commands every option, method, reducer, preset and file must exist.
+A block whose title begins with "needs" requires something that is not here (ImageNet, weights, a network, a GPU): its Python
+must compile, and the options, methods, reducers, presets and files of its commands must exist.
 """
 
-import json
+import doctest
+import importlib
+import inspect
 import re
+import runpy
 import shlex
-import statistics
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
 from typer.testing import CliRunner
@@ -27,10 +31,9 @@ from navia.cli.main import app
 from navia.cli.terminal import parse_options
 from navia.data import sample
 from navia.data.corruptions import names as corruption_names
-from navia.methods.base import METHODS
+from navia.methods.base import METHODS, Method
 from navia.reduction import REDUCERS, parse
 from navia.registry import load_plugin
-from navia.report.lines import t95
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -38,13 +41,11 @@ PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 GENERATED = ("results.md",)  # its commands take hours: checked, not run
 ENDLESS = ("serve",)  # commands that run until they are stopped
 NOT_OURS = ("curl", "docker", "source", "torchrun")
-ALIGN, MERGED, NAVIA = "align + none", "align + tome:8", "navia + tome:8"
-RUNS = ("none + none", "tent + none", ALIGN, MERGED, NAVIA)  # on fifteen corruptions
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced piece of a page, and the title that it may have."""
+    """A fenced block of a page."""
 
     page: Path
     line: int
@@ -54,7 +55,7 @@ class Block:
 
     @property
     def needs(self) -> bool:
-        """Whether it asks for something that is not here."""
+        """Whether it requires something that is not here."""
         return self.title.startswith("needs ") or self.page.name in GENERATED
 
     @property
@@ -95,7 +96,7 @@ def table_after(page: Path, heading: str) -> list[list[str]]:
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with four pictures where ImageNet would lie; what examples register is forgotten afterwards."""
+    """An empty folder with four images in place of ImageNet; what examples register is removed afterwards."""
     for registry in (METHODS, REDUCERS):
         registry.names()  # filled before it is copied
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
@@ -132,6 +133,10 @@ def test_blocks_run(page: Path, sandbox: Path) -> None:
                     run_command(words[1:], block)
 
 
+def test_the_readme_is_short() -> None:
+    assert (ROOT / "README.md").read_text().count("\n") <= 110
+
+
 def test_the_example_of_the_readme_runs_on_the_embedded_model(sandbox: Path) -> None:
     (block,) = [b for b in blocks_of(ROOT / "README.md") if b.language == "python"]
     vit = navia.load("embedded")
@@ -148,9 +153,9 @@ def test_the_example_of_the_readme_runs_on_the_embedded_model(sandbox: Path) -> 
 
 def run_command(arguments: list[str], block: Block) -> None:
     result = CliRunner().invoke(app, arguments)
-    told = f"{block.where}: navia {shlex.join(arguments)}\n{result.output}"
+    shown = f"{block.where}: navia {shlex.join(arguments)}\n{result.output}"
     hint = 'If it asks for something that is not here, say so: ```sh title="needs ..."'
-    assert result.exit_code == 0, f"{told}{result.exception!r}\n{hint}"
+    assert result.exit_code == 0, f"{shown}{result.exception!r}\n{hint}"
 
 
 # ---- what is checked without running
@@ -178,10 +183,12 @@ def check_navia(arguments: Sequence[str], block: Block) -> None:
     name, *rest = arguments
     commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert name in commands, f"{block.where}: no command navia {name}"
-    try:
-        given = commands[name].make_context(name, rest).params
-    except Exception as error:
-        pytest.fail(f"{block.where}: navia {shlex.join(arguments)}: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("navia.cli.options._warn", refuse_old_name)
+        try:
+            given = commands[name].make_context(name, rest).params
+        except Exception as error:
+            pytest.fail(f"{block.where}: navia {shlex.join(arguments)}: {error}")
     for reduce in listed(given.get("reduce")):
         parse(reduce)
     for method in listed(given.get("method")):
@@ -191,6 +198,10 @@ def check_navia(arguments: Sequence[str], block: Block) -> None:
         here = {other.title for other in blocks_of(block.page) if other.language == "yaml"}
         if given["spec"] not in here:
             read_spec(ROOT / given["spec"])
+
+
+def refuse_old_name(old: str, new: str) -> None:
+    raise ValueError(f"{old} is now {new}")
 
 
 def listed(value: Any) -> list[Any]:
@@ -230,161 +241,73 @@ def test_worked_examples_are_short() -> None:
     assert all(code.count("\n") < 60 for code in examples)
 
 
+def test_hooks_of_extend_exist() -> None:
+    for heading in ("Hooks to override", "Attributes to set"):
+        for names, *_ in table_after(DOCS / "extend.md", heading):
+            for name in re.findall(r"`(\w+)", names):
+                assert hasattr(Method, name) or name in Method.__annotations__, f"extend.md: Method has no {name}"
+
+
 def test_links_point_somewhere() -> None:
-    for page in (*PAGES, *ROOT.glob("*.md")):
+    for page in (*PAGES, *(DOCS / "reference").glob("*.md"), *ROOT.glob("*.md")):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
-# ---- figures
+# ---- the reference, and what is generated
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (DOCS / "assets" / name).read_text().splitlines()]
+@pytest.fixture(scope="module")
+def generator() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "tools" / "reference.py"))
 
 
-def in_three_orders() -> dict[tuple[str, str], list[float]]:
-    """Top-1 in percent by run and corruption: one of each order; without adaptation the order changes nothing."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for row in sorted(rows_of("results.jsonl"), key=lambda row: row["seed"]):
-        run = f"{row['method']} + {row['reduce']}"
-        if run in RUNS and not row["options"]:
-            found.setdefault((run, row["domain"]), []).append(100 * row["top1"])
-    assert {len(own) for (run, _), own in found.items() if run != RUNS[0]} == {3}
-    return {(run, domain): own * (3 // len(own)) for (run, domain), own in found.items()}
+def test_generated_parts_are_up_to_date(generator: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert generator["main"](["--check"]) == 0, capsys.readouterr().err
 
 
-def means_of(run: str) -> list[float]:
-    """Over the fifteen corruptions, for each order."""
-    accuracies = in_three_orders()
-    return [statistics.fmean(own) for own in zip(*(accuracies[run, domain] for domain in corruption_names()), strict=True)]
+def test_every_generated_table_is_shown(generator: dict[str, Any]) -> None:
+    """Also that every marker is complete: without its end a table would never be written again."""
+    texts = [page.read_text() for page in PAGES]
+    assert {name for text in texts for name in re.findall(r"<!-- begin (.*) -->", text)} == set(generator["BLOCKS"])
+    assert all(text.count("<!-- begin ") == text.count("<!-- end -->") for text in texts)
 
 
-def test_figures_of_choosing_are_those_of_the_rows() -> None:
-    page, accuracies = DOCS / "choosing.md", in_three_orders()
-    *table, (_, *means) = table_after(page, "**A.**")
-    assert [corruption for corruption, *_ in table] == list(corruption_names())
-    for corruption, *cells in table:
-        assert cells == [f"{statistics.fmean(accuracies[run, corruption]):.1f}" for run in RUNS], corruption
-    assert means == [f"{statistics.fmean(means_of(run)):.1f}" for run in RUNS]
-    plain = [r for r in rows_of("results.jsonl") if r["seed"] == 0 and r["options"] in ({}, {"variant": "foa"})]
-    rows = {(f"{r['method']} + {r['reduce']}", r["domain"]): r for r in plain}
-    corruptions = ("gaussian_noise", "defocus_blur", "fog", "contrast", "jpeg_compression")
-    for run, *cells in table_after(page, "**B.**"):
-        own = [rows[run, corruption] for corruption in corruptions]
-        top1, ece = ([100 * row[name] for row in own] for name in ("top1", "ece"))
-        wanted = [*top1, statistics.fmean(top1), statistics.fmean(ece)]
-        assert cells == [*(f"{value:.1f}" for value in wanted), f"{own[0]['gmacs']:.2f}"], run
+def documented() -> dict[str, Any]:
+    """Every name that the reference renders from its docstring."""
+    texts = [page.read_text() for page in sorted((DOCS / "reference").glob("*.md"))]
+    names = [name for text in texts for name in re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)]
+    return {name: getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names}
 
 
-def test_the_readme_tells_the_means_over_the_fifteen_corruptions() -> None:
-    text = (
-        "{} % without adaptation, {} Tent, {} alignment, {} with a quarter fewer multiply-accumulates by merged tokens, {} "
-    )
-    said = " ".join((ROOT / "README.md").read_text().split())
-    assert text.format(*(f"{statistics.fmean(means_of(run)):.1f}" for run in RUNS)) in said
+def test_the_reference_has_every_public_name() -> None:
+    public = {f"navia.{name}" for name in navia.__all__ if name != "__version__"}
+    assert public <= set(documented())
 
 
-def differences(one: str, other: str) -> dict[str, list[float]]:
-    """Points between two runs by corruption, one number for each order."""
-    accuracies = in_three_orders()
-    return {
-        name: [a - b for a, b in zip(accuracies[one, name], accuracies[other, name], strict=True)]
-        for name in corruption_names()
-    }
+def test_every_public_name_has_an_example() -> None:
+    parts = {"Provenance", "DomainResult", "Timing"}  # of results that have one
+    for name, value in documented().items():
+        if value.__name__ in parts or (
+            isinstance(value, type) and issubclass(value, Exception) and value is not navia.NaviaError
+        ):
+            continue
+        assert "Example:\n" in (inspect.getdoc(value) or ""), f"{name} has no example"
 
 
-def gain_of_navia() -> str:
-    """Mean over the corruptions, with its interval over the orders."""
-    gains = [statistics.fmean(own) for own in zip(*differences(NAVIA, MERGED).values(), strict=True)]
-    return f"{statistics.fmean(gains):.1f} ± {t95(3) * statistics.stdev(gains) / 3**0.5:.1f}"
+@pytest.mark.slow
+@pytest.mark.parametrize("name", documented())
+def test_examples_of_docstrings_run(name: str, sandbox: Path) -> None:
+    """With `navia` and `torch` as the only names."""
+    value = documented()[name]
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False)
+    for test in finder.find(value, name, module=sys.modules[value.__module__], globs={"navia": navia, "torch": torch}):
+        output: list[str] = []
+        runner.run(test, out=output.append)
+        assert not output, "".join(output)
 
 
-def mean_of(numbers: dict[str, list[float]]) -> float:
-    return statistics.fmean(map(statistics.fmean, numbers.values()))
-
-
-def test_what_choosing_tells_of_navia_and_align_is_in_the_rows() -> None:
-    gain, to_dense = differences(NAVIA, MERGED), differences(NAVIA, ALIGN)
-    said = " ".join((DOCS / "choosing.md").read_text().split())
-    pairs = sum(points > 0 for own in gain.values() for points in own)
-    orders, dense = (sum(statistics.fmean(own) > 0 for own in found.values()) for found in (gain, to_dense))
-    told = (
-        f"merging costs {mean_of(differences(ALIGN, MERGED)):.1f} points and NAVIA gives {gain_of_navia()} back. It is "
-        f"above `align -r tome:8` in {pairs} of the 45 pairs of the same corruption and order, and in the mean of the "
-        f"orders on {orders} of the fifteen corruptions; above dense `align` on {dense}"
-    )
-    assert told in said
-    accuracies = in_three_orders()
-    aligned, ours = (
-        [value for run in runs for value in accuracies[run, "contrast"]] for runs in ((ALIGN, MERGED), (NAVIA,))
-    )
-    assert f"`align` varies from {min(aligned):.0f} to {max(aligned):.0f} with the order" in said
-    assert f"NAVIA from {min(ours):.0f} to {max(ours):.0f}" in said
-    best = [max(RUNS, key=lambda run, name=name: statistics.fmean(accuracies[run, name])) for name in corruption_names()]
-    assert f"the highest of table A on {best.count(ALIGN)} of the fifteen corruptions" in said
-    merged, whole = (
-        next(r["gmacs"] for r in rows_of("results.jsonl") if r["reduce"] == name) for name in ("tome:8", "none")
-    )
-    assert f"{100 * merged / whole:.0f} % of the products; {gain_of_navia()} points above `align` with the same" in said
-    by_run = [
-        mean_of({name: own for (r, name), own in accuracies.items() if r == run and name != "contrast"})
-        for run in (ALIGN, MERGED, NAVIA)
-    ]
-    assert "{:.1f} for `align`, {:.1f} for `align -r tome:8` and {:.1f} for `navia -r tome:8`".format(*by_run) in said
-
-
-def test_what_concepts_tell_of_merging_and_navia_is_in_the_rows() -> None:
-    cost = differences(ALIGN, MERGED)
-    noise, defocus = (statistics.fmean(cost[name]) for name in ("gaussian_noise", "defocus_blur"))
-    said = " ".join((DOCS / "concepts.md").read_text().split())
-    assert f"{noise:.1f} points under noise and {defocus:.1f} under defocus when tokens are merged" in said
-    assert f"when tokens are merged, {mean_of(cost):.1f} in the mean of fifteen corruptions" in said
-    assert f"NAVIA gives back {gain_of_navia()} points against `align`" in said
-
-
-def test_what_is_told_of_a_lower_rate_is_in_the_rows() -> None:
-    usual, lower = in_three_orders(), [row for row in rows_of("results.jsonl") if row["options"] == {"lr": 0.001}]
-    assert {(row["method"], row["reduce"]) for row in lower} == {("navia", "tome:8")}
-    told, five = [], ("contrast", "fog", "gaussian_noise", "defocus_blur", "jpeg_compression")
-    for name in five:
-        own = [100 * row["top1"] for row in lower if row["domain"] == name]
-        assert len(own) == 3
-        told.append(f"{statistics.fmean(own) - statistics.fmean(usual[NAVIA, name]):+.1f} on {name}")
-    said = " ".join((DOCS / "measurements.md").read_text().split())
-    assert f"changes `navia -r tome:8` by {', '.join(told)} points" in said
-    means = (statistics.fmean(100 * row["top1"] for row in lower), mean_of({name: usual[NAVIA, name] for name in five}))
-    assert "{:.1f} instead of {:.1f} % in the mean".format(*means) in said
-
-
-def test_parts_and_layers_of_navia_are_those_of_the_rows() -> None:
-    five = ("gaussian_noise", "defocus_blur", "fog", "contrast", "jpeg_compression")
-    runs: dict[str, list[float]] = {}
-    for row in rows_of("results.jsonl"):
-        if row["seed"] == 0 and row["domain"] in five and (row["method"], row["reduce"]) == ("navia", "tome:8"):
-            runs.setdefault(json.dumps(row["options"], sort_keys=True), []).append(row["top1"])
-    mean = {options: f"{100 * statistics.fmean(own):.1f}" for options, own in runs.items() if len(own) == 5}
-    parts = [{"biases": False, "embedding": False}, {"biases": False}, {"embedding": False}, {}]
-    layers = [{}, {"layers": "uniform"}, {"layers": "deep"}, *({"budget": count} for count in (1, 4, 8, 12))]
-    both = (mean[json.dumps(options)] for options in [*parts, *layers])
-    assert mean['{"budget": 1}'] == mean['{"budget": 2}']  # told as one
-    text = (
-        "{} % with neither, {} with δ alone, {} with the δ_l alone and {} with both ([results](results.md), one order "
-        "each). Biases in the six shallow blocks give {}, spread over the depth {}, in the six deep ones {}, so the "
-        "paper's order holds here; in one or two blocks {}, four {}, eight {}, all twelve {}."
-    )
-    assert text.format(*both) in " ".join((DOCS / "methods.md").read_text().split())
-
-
-def test_what_is_told_of_cotta_and_foa_is_in_table_b() -> None:
-    table = {run: cells for run, *cells in table_after(DOCS / "choosing.md", "**B.**")}
-    (none, cotta, foa, align), contrast, mean = (table[f"{m} + none"] for m in ("none", "cotta", "foa", "align")), 3, 5
-    said = " ".join((DOCS / "methods.md").read_text().split())
-    assert f"it does not ({cotta[contrast]} %, {none[contrast]} without adaptation)" in said
-    assert f"{cotta[mean]} % in the mean of five corruptions ({none[mean]} without)" in said
-    assert (
-        f"{foa[mean]} % in the mean of five corruptions: {none[mean]} without adaptation, {align[mean]} for `align`" in said
-    )
+# ---- published numbers
 
 
 def test_expected_numbers_are_the_published_ones() -> None:

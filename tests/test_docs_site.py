@@ -49,8 +49,8 @@ def pages(site: Path) -> dict[Path, Page]:
 
 
 def test_every_page_is_there(site: Path, pages: dict[Path, Page]) -> None:
-    written = {path.with_suffix(".html").name for path in (ROOT / "docs").glob("*.md")}
-    assert written <= {path.name for path in pages if path.parent == site}
+    written = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    assert written <= {path.relative_to(site) for path in pages}
     assert (site / "search" / "search_index.json").is_file()
 
 
@@ -78,3 +78,9 @@ def test_asks_no_other_host(pages: dict[Path, Page]) -> None:
     for path, page in pages.items():
         for tag, name, link in page.links:
             assert (tag, name) not in LOADS or not urlsplit(link).netloc, f"{path.name} loads {link}"
+
+
+def test_the_reference_shows_signatures_and_examples(site: Path) -> None:
+    text = (site / "reference" / "adaptation.html").read_text()
+    assert 'id="navia.adapt"' in text
+    assert text.count('class="doc-section-title">Examples:') >= 5

@@ -15,9 +15,10 @@ class NaviaError(ValueError):
 
     Example:
         >>> try:
-        ...     navia.load("timm:no_such_model")
+        ...     navia.load("no_such_model")
         ... except navia.NaviaError as error:
         ...     print(error)
+        unknown model 'no_such_model'; write timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded
     """
 
     def __init__(self, message: str = "", *, command_line: str | None = None) -> None:

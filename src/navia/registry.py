@@ -34,6 +34,11 @@ class Registry(Generic[T]):
     Args:
         kind: What is registered, for messages: "method", "reducer".
         package: The package whose modules register navia's own classes; None if these are registered by hand.
+
+    Example:
+        >>> from navia.methods.base import METHODS
+        >>> METHODS.get("tent").__name__, "tent" in METHODS.names()
+        ('Tent', True)
     """
 
     def __init__(self, kind: str, package: str | None = None) -> None:
@@ -111,7 +116,18 @@ def find_plugin(name: str, folder: Path | None = None) -> Plugin:
 
 
 def load_plugin(plugin: Plugin | str) -> None:
-    """Import a plugin for what it registers; once, unless its file has changed."""
+    """Import a plugin for what it registers; once, unless its file has changed.
+
+    Args:
+        plugin: FILE.py, or a module that Python can import.
+
+    Raises:
+        SpecError: There is no such file or module, or it fails.
+
+    Example:
+        >>> from navia.registry import load_plugin
+        >>> load_plugin("navia.methods.tent")
+    """
     if isinstance(plugin, str):
         plugin = find_plugin(plugin)
     if plugin.module in _loaded:

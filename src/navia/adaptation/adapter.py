@@ -46,6 +46,12 @@ class Step:
         note: What the method reports.
         seconds_predict: Time until the prediction was ready.
         seconds_update: Time of the update after it.
+
+    Example:
+        >>> adapter = navia.adapt("embedded", method="tent")
+        >>> logits = adapter(torch.zeros(2, 1, 28, 28))
+        >>> adapter.last.number, adapter.last.images, adapter.last.guard
+        (1, 2, None)
     """
 
     number: int

@@ -15,14 +15,16 @@ class Callback(Protocol):
     """Base class of callbacks. Override `step`; `start` and `finish` are optional.
 
     Example:
-        >>> class WriteEntropy(navia.Callback):
+        >>> class CountImages(navia.Callback):
         ...     def start(self, adapter):
-        ...         self.file = open(f"{adapter.source_vit.name}.txt", "w")
+        ...         self.images = 0
         ...     def step(self, step):
-        ...         self.file.write(f"{step.number} {step.entropy}\\n")
-        ...     def finish(self):
-        ...         self.file.close()
-        >>> adapter = navia.adapt(vit, "tent", callbacks=[WriteEntropy()])
+        ...         self.images += step.images
+        >>> counter = CountImages()
+        >>> adapter = navia.adapt("embedded", "tent", callbacks=[counter])
+        >>> logits = adapter(torch.zeros(2, 1, 28, 28))
+        >>> counter.images
+        2
     """
 
     def start(self, adapter: "Adapter") -> None:

@@ -32,6 +32,11 @@ class Choice:
         images: Number of images used.
         steps: Number of adaptation steps.
         seconds: Time it took.
+
+    Example:
+        >>> from navia.adaptation.selection import Choice
+        >>> choice = Choice({"lr": 0.001}, (({"lr": 0.001}, 1.8), ({"lr": 0.005}, 2.1)), images=128, steps=4, seconds=1.0)
+        >>> adapter = navia.adapt("embedded", source="embedded", **choice.options)
     """
 
     options: dict[str, Any]
@@ -79,7 +84,7 @@ def choose(
     Example:
         >>> vit = navia.load("embedded")
         >>> source = navia.SourceStatistics.measure(vit, "embedded", reduce="tome:8")
-        >>> images = torch.rand(64, 1, 28, 28)
+        >>> images = torch.randn(64, 1, 28, 28)
         >>> choice = navia.choose(vit, images, source, reduce="tome:8", grid={"lr": [1e-3, 5e-3]}, batches=2, batch_size=32)
         >>> sorted(choice.options)
         ['lr']

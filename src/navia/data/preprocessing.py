@@ -80,7 +80,10 @@ class Preprocessing:
         floor_crop: Round half pixels of the crop's margin down (transformers); otherwise to even (torchvision).
 
     Example:
-        >>> images = vit.preprocessing.batch(["cat.jpg", "dog.jpg"])      # [2, 3, 224, 224]
+        >>> from PIL import Image
+        >>> preprocessing = navia.Preprocessing((224, 224), mean=(0.5,) * 3, std=(0.5,) * 3, resize=256)
+        >>> preprocessing.batch([Image.new("RGB", (300, 280))]).shape
+        torch.Size([1, 3, 224, 224])
     """
 
     size: tuple[int, int]

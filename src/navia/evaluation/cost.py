@@ -31,6 +31,11 @@ class Cost:
         trainable: Number of values that the method tunes.
         macs: Multiply-accumulates of one forward by part.
         timing: Measured time and memory, with `measure=True`.
+
+    Example:
+        >>> cost = navia.cost(navia.load("embedded"), "tome:8", method="navia")
+        >>> cost.tokens[:3], cost.forwards, cost.trainable
+        ((197, 189, 181), 1, 3648)
     """
 
     model: str
@@ -70,12 +75,18 @@ def cost(
         options: Options of the method that differ from its defaults, such as {"budget": 4}.
         forwards: Forward passes per image, if not those of the method.
         prompts: Extra tokens, if not those of the method.
-        measure: Also measure time and peak memory of `rounds` forwards of `batch_size` images.
+        measure: Also measure time and peak memory.
+        batch_size: Images per measured forward.
+        rounds: Number of measured forwards.
+
+    Returns:
+        Multiply-accumulates, tokens and parameters, and the timing if it was measured.
 
     Raises:
         SpecError: Unknown method, option or reducer.
 
     Example:
+        >>> vit = navia.load("embedded")
         >>> navia.cost(vit, "tome:8").gmacs < navia.cost(vit).gmacs
         True
     """

@@ -21,7 +21,17 @@ from navia.models.labels import class_names
 
 @dataclass(frozen=True)
 class DomainResult:
-    """Result of one domain. entropy: mean over the predictions. updates: batches that led to an update."""
+    """Result of one domain.
+
+    Attributes:
+        name: Name of the domain, such as the corruption.
+        images: Number of images.
+        top1: Top-1 accuracy.
+        interval: Its 95 % interval (Wilson score).
+        ece: Expected calibration error; None if a logit was not finite.
+        entropy: Mean entropy of the predictions.
+        updates: Number of batches that led to an update.
+    """
 
     name: str
     images: int
@@ -42,6 +52,12 @@ class EvaluationResult:
         ece: Expected calibration error; None if a logit was not finite.
         cost: `navia.cost` of the adapter: `cost.gmacs` counts the forward passes of a step, per image.
         domains: The same for each domain, with the mean entropy and the number of updates.
+
+    Example:
+        >>> adapter = navia.adapt("embedded", method="none")
+        >>> result = navia.evaluate(adapter, "embedded", limit=64)
+        >>> result.images, 0 < result.top1 <= 1, result.to_dict()["images"]
+        (64, True, 64)
     """
 
     images: int
@@ -110,6 +126,7 @@ def evaluate(
         InputError: Images without labels, or with labels that the adapter does not predict.
 
     Example:
+        >>> adapter = navia.adapt("embedded", method="tent")
         >>> result = navia.evaluate(adapter, "embedded", corruptions=["fog", "contrast"], limit=64)
         >>> [(row.name, row.images) for row in result.domains]
         [('fog', 64), ('contrast', 64)]

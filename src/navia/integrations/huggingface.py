@@ -21,11 +21,18 @@ def pipeline(adapter: "Adapter", *, adapt: bool = True, **options: Any) -> "Imag
     Args:
         adapter: Predicts and adapts. Images are prepared by `vit.preprocessing`.
         adapt: Adapt to every batch after its prediction; False: predict only.
-        options: Options of the pipeline, such as batch_size and top_k.
+        **options: Options of the pipeline, such as batch_size and top_k.
+
+    Returns:
+        The pipeline.
 
     Example:
+        >>> from navia.data import sample
+        >>> adapter = navia.adapt("embedded", method="tent")
         >>> classifier = navia.pipeline(adapter, batch_size=16, top_k=1)
-        >>> predictions = classifier(["a.jpg", "b.jpg"])
+        >>> predictions = classifier([sample.unseen_images().read(i) for i in range(16)])
+        >>> len(predictions), adapter.steps
+        (16, 1)
     """
     transformers = import_optional("transformers", "the pipeline", "pip install 'navia[hf]'")
     fixed = [name for name in ("model", "image_processor", "device") if name in options]

@@ -37,6 +37,13 @@ class Prediction:
         update_result: Set by methods that must adapt before they can predict.
         seconds: Time of the prediction.
         state_id: Identifies the adapter's state that predicted, see `Adapter.update`.
+
+    Example:
+        >>> adapter = navia.adapt("embedded", method="tent")
+        >>> prediction = adapter.forward_step(torch.zeros(2, 1, 28, 28))
+        >>> step = adapter.update(prediction)
+        >>> prediction.logits.shape, step.kept
+        (torch.Size([2, 10]), 2)
     """
 
     logits: Tensor
@@ -56,6 +63,11 @@ class UpdateResult:
         loss: Loss of the step.
         discrepancy: Distance of the CLS statistics to the source, for methods that align them.
         note: Why no update was made, or what else happened.
+
+    Example:
+        >>> from navia.methods.base import UpdateResult
+        >>> UpdateResult(kept=0, note="too few images")
+        UpdateResult(kept=0, loss=None, discrepancy=None, note='too few images')
     """
 
     kept: int
@@ -89,6 +101,21 @@ class Method(ABC):
         per_image: Whether a prediction depends on its own image alone.
         relative_cost: Rough time of a step in dense forwards, to estimate the time left of a benchmark.
         output_options: Options that change predictions beside the tensors; a saved delta is checked for them.
+
+    Example:
+        >>> from navia.methods.base import METHODS, Method, UpdateResult
+        >>> from navia.methods.features import entropy
+        >>> @METHODS.register("my_tent")
+        ... class MyTent(Method):
+        ...     name = "my_tent"
+        ...     Options = METHODS.get("tent").Options
+        ...     def forward_step(self, images):
+        ...         return self.forward_with_grad(images)
+        ...     def update(self, prediction):
+        ...         loss = entropy(prediction.output.logits).mean()
+        ...         self.optimize(loss)
+        ...         return UpdateResult(kept=len(prediction.images), loss=loss.item())
+        >>> logits = navia.adapt("embedded", "my_tent", "tome:8")(torch.zeros(2, 1, 28, 28))
     """
 
     name: ClassVar[str]

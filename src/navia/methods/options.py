@@ -24,6 +24,20 @@ class Options:
 
     Attributes:
         renamed: Old names of options that are still accepted, with a warning.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from navia.methods.options import Options, describe_options
+        >>> @dataclass(frozen=True)
+        ... class MyOptions(Options):
+        ...     '''Options of my method.
+        ...
+        ...     Args:
+        ...         margin: Largest entropy.
+        ...     '''
+        ...     margin: float = 0.4
+        >>> describe_options(MyOptions)
+        [OptionInfo(name='margin', type='float', default=0.4, meaning='Largest entropy.')]
     """
 
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -62,6 +76,11 @@ class SGDOptions(Options):
     Args:
         lr: Learning rate.
         momentum: Momentum of SGD.
+
+    Example:
+        >>> from navia.methods.options import SGDOptions
+        >>> SGDOptions(lr=0.01)
+        SGDOptions(lr=0.01, momentum=0.9)
     """
 
     lr: float = 1e-3

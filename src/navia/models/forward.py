@@ -31,6 +31,13 @@ class TokenEdits:
         bias_position: Where `cls_bias` is added: `post_merge` (after the merge, before the MLP) or `block_input`.
         prompts: Extra tokens after the model's own prefix, without position [P, D]. They are never merged.
         head_shift: Added to the CLS feature that the classifier reads [D] (FOA's activation shift).
+
+    Example:
+        >>> from navia.models.forward import TokenEdits, forward
+        >>> vit, images = navia.load("embedded"), torch.zeros(2, 1, 28, 28)
+        >>> zero = TokenEdits(cls_shift=torch.zeros(vit.embed_dim))
+        >>> torch.equal(forward(vit, images, edits=zero).logits, forward(vit, images).logits)
+        True
     """
 
     cls_shift: Tensor | None = None
@@ -53,6 +60,12 @@ class ForwardOutput:
             after the last [B, L, D].
         keys: Keys of each block averaged over the heads, a list of [B, N_l, d].
         attention: CLS attention of each block averaged over the heads, a list of [B, N_l].
+
+    Example:
+        >>> from navia.models.forward import forward
+        >>> output = forward(navia.load("embedded"), torch.zeros(2, 1, 28, 28), features=True)
+        >>> output.logits.shape, output.features.shape
+        (torch.Size([2, 10]), torch.Size([2, 12, 64]))
     """
 
     logits: Tensor
@@ -119,6 +132,12 @@ def forward(
 
     Returns:
         Logits and what was requested.
+
+    Example:
+        >>> from navia.models.forward import forward
+        >>> output = forward(navia.load("embedded"), torch.zeros(2, 1, 28, 28), navia.ToMe(8))
+        >>> output.counts[:3]
+        (197, 189, 181)
     """
     reduce = reduce or NoReduction()
     edits = edits or TokenEdits()

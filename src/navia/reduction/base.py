@@ -29,6 +29,12 @@ class Tokens(NamedTuple):
         num_prefix_tokens: Number of prefix tokens.
         sizes: Patches that each token stands for [B, N]; None while all sizes are 1.
         sources: For each token of the first block, the row that holds it now, -1 once dropped [B, N0]; None unless traced.
+
+    Example:
+        >>> from navia.reduction import Tokens
+        >>> tokens = Tokens(torch.zeros(2, 197, 64), num_prefix_tokens=1)
+        >>> tokens.length, tokens.num_image_tokens
+        (197, 196)
     """
 
     values: Tensor
@@ -71,6 +77,11 @@ class AttentionInfo(NamedTuple):
     Attributes:
         keys: Keys averaged over the heads, without gradient [B, N, d].
         cls_attention: Softmax attention of the CLS query, averaged over the heads [B, N].
+
+    Example:
+        >>> from navia.reduction import AttentionInfo
+        >>> AttentionInfo(keys=torch.zeros(2, 197, 16)).cls_attention is None
+        True
     """
 
     keys: Tensor | None = None
@@ -86,6 +97,26 @@ class Reducer(ABC):
 
     Args:
         r: Tokens to remove at every block: an int, an (int, inflection) pair or a list.
+
+    Attributes:
+        name: Name in the registry.
+        needs_keys: Whether `apply` reads `info.keys`.
+        needs_cls_attention: Whether `apply` reads `info.cls_attention`.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from navia.reduction import REDUCERS, Reducer
+        >>> @REDUCERS.register("first")
+        ... @dataclass(frozen=True)
+        ... class First(Reducer):
+        ...     name = "first"
+        ...     def num_remaining(self, num_image_tokens, r):
+        ...         return num_image_tokens - min(r, num_image_tokens - 1)
+        ...     def apply(self, tokens, r, info, layer, depth):
+        ...         count = tokens.num_prefix_tokens + self.num_remaining(tokens.num_image_tokens, r)
+        ...         return tokens._replace(values=tokens.values[:, :count])
+        >>> navia.load("embedded")(torch.zeros(2, 1, 28, 28), reduce="first:8").shape
+        torch.Size([2, 10])
     """
 
     r: Amount = 0
@@ -148,7 +179,12 @@ class Reducer(ABC):
 @REDUCERS.register("none")
 @dataclass(frozen=True)
 class NoReduction(Reducer):
-    """No reduction: every block sees all tokens."""
+    """No reduction: every block sees all tokens.
+
+    Example:
+        >>> navia.NoReduction().tokens_per_block(depth=3)
+        (0, 0, 0)
+    """
 
     name = "none"
 
@@ -225,6 +261,7 @@ def parse(spec: ReducerLike) -> Reducer:
         SpecError: The text is malformed, or names an unknown reducer or option.
 
     Example:
+        >>> from navia.reduction import parse
         >>> parse("tome:8").tokens_per_block(3)
         (8, 8, 8)
     """

@@ -23,6 +23,10 @@ class EViT(Reducer):
     Args:
         fuse: Replace the dropped tokens by one, their sum weighted by the CLS attention (not renormalised, differentiable).
             A block then loses r - 1 tokens instead of r.
+
+    Example:
+        >>> navia.EViT(8).num_remaining(196, 8), navia.EViT(8, fuse=False).num_remaining(196, 8)
+        (189, 188)
     """
 
     fuse: bool = True

@@ -39,6 +39,10 @@ class ToFu(Reducer):
         split: Blocks before `split` prune, the others merge. None: half of the depth.
         compat: Rescale every token of the merging blocks, not only merged ones. The values are the same, but tokens that
             were not merged lose the gradient along themselves, as in the reference implementation.
+
+    Example:
+        >>> str(navia.ToFu(8, split=6))
+        'tofu:8,split=6'
     """
 
     split: int | None = None

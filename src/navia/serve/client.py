@@ -23,7 +23,11 @@ Reply = dict[str, Any]
 
 
 class ServiceError(NaviaError):
-    """The service refused a request, or could not be reached. status: HTTP status code, None without a reply."""
+    """The service refused a request, or could not be reached.
+
+    Attributes:
+        status: HTTP status code; None without a reply.
+    """
 
     def __init__(self, text: str, status: int | None = None) -> None:
         super().__init__(text)
@@ -42,7 +46,7 @@ class Client:
         timeout: Seconds to wait for a reply.
 
     Example:
-        >>> client = navia.Client("http://127.0.0.1:8000")  # doctest: +SKIP
+        >>> client = navia.Client("http://127.0.0.1:8000")
         >>> client.predict("photo.jpg")["top"][0]["label"]  # doctest: +SKIP
     """
 
