@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import navia
 from navia.errors import ModelError
-from navia.models.unwrap import unwrap_module
+from navia.models.load import unwrap_module
 from tests.families import MODELS, images_for
 
 

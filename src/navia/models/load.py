@@ -13,7 +13,6 @@ from navia.models.base import ViT
 from navia.models.checkpoint import load_checkpoint, num_classes_in
 from navia.models.device import find_precision
 from navia.models.labels import pretrained_labels, read_labels
-from navia.models.unwrap import unwrap_module
 
 SUPPORTED = (
     "timm VisionTransformer with a [CLS] token (plain, DeiT, distilled DeiT, DeiT-III, CLIP towers, DINOv2 with or without"
@@ -35,6 +34,13 @@ _REASONS = {
     "Dinov2Model": "no classifier; use Dinov2ForImageClassification",
     "ViTModel": "no classifier; use ViTForImageClassification",
     "CLIP": "no classifier; wrap the visual tower in timm's vit_*_clip_* with num_classes",
+}
+
+
+_INNER = {  # wrapper class -> attribute of the wrapped module, which has the same weights
+    "torch.DataParallel": "module",
+    "torch.DistributedDataParallel": "module",
+    "torch.OptimizedModule": "_orig_mod",  # torch.compile
 }
 
 
@@ -172,3 +178,49 @@ def _create(
         model, own = torchvision.create(rest, pretrained, **options)
         return model, preprocessing or own
     raise ModelError(f"unknown model {name!r}; write timm:NAME, hf:ORG/NAME, hf:FOLDER, torchvision:NAME or embedded")
+
+
+def unwrap_module(model: nn.Module) -> nn.Module:
+    """Return the model inside wrappers, with the same weights.
+
+    A `PeftModel` is copied and its adapters are merged into the copy, so that the given model does not change.
+
+    Args:
+        model: A module, wrapped or not. Wrappers may be nested.
+
+    Raises:
+        ModelError: The weights are sharded (FSDP), or PEFT layers cannot be merged.
+
+    Example:
+        >>> unwrap_module(torch.nn.DataParallel(model)) is model
+        True
+    """
+    while True:  # classes by name: importing torch._dynamo or peft only for the check would take seconds
+        names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
+        attribute = next((_INNER[name] for name in names if name in _INNER), None)
+        if attribute is not None:
+            model = getattr(model, attribute)
+        elif "peft.PeftModel" in names:
+            model = _merge_peft(model)
+        elif "torch.FullyShardedDataParallel" in names:
+            raise ModelError(
+                "FullyShardedDataParallel holds a part of the weights only: gather them with "
+                "torch.distributed.checkpoint.state_dict.get_model_state_dict, and load them into the plain model"
+            )
+        else:
+            break
+    if any(type(module).__module__.startswith("peft.") for module in model.modules()):
+        raise ModelError(
+            f"{type(model).__name__} has layers of PEFT that are not merged: give the PeftModel that made them, or the "
+            "result of its merge_and_unload()"
+        )
+    return model
+
+
+def _merge_peft(model: nn.Module) -> nn.Module:
+    try:
+        merged: nn.Module = copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
+    except Exception as error:  # prompt tuning and some adapters cannot be merged
+        reason = f"{type(error).__name__}: {error}"
+        raise ModelError(f"cannot merge {type(model).__name__} (model.merge_and_unload()): {reason}") from error
+    return merged
