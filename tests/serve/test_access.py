@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 import navia
 from navia.serve.client import ServiceError
 from navia.serve.middleware import _MAX_CALLERS, PUBLIC_PATHS, AccessMiddleware, RateLimiter
-from navia.serve.settings import Limits, Settings
+from navia.serve.settings import Limits, ServiceSettings
 from tests.serve.server import Server, serving, until
 
 KEY, OTHER, COLONS = "a-secret-of-the-first-user", "a-secret-of-the-second-user", "a:secret:with:colons"
@@ -164,7 +164,7 @@ def test_a_body_that_hides_its_size_is_cut_off(server: Server) -> None:
 
 def test_bodies_under_way_are_bounded_in_sum() -> None:
     """The second body meets the first; when that is done there is room, and one alone is let in whatever its size."""
-    settings, replies = Settings(limits=Limits(max_body_bytes=1000, max_total_bytes=100)), []
+    settings, replies = ServiceSettings(limits=Limits(max_body_bytes=1000, max_total_bytes=100)), []
 
     async def ask_all() -> None:
         first_came, first_may_end = asyncio.Event(), asyncio.Event()
@@ -278,7 +278,7 @@ def test_keys_are_kept_as_digests_and_all_are_compared(monkeypatch: pytest.Monke
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("not asked here")
 
-    access = AccessMiddleware(app, Settings(keys={"a": KEY, "b": OTHER}), loopback=False, on_refused=lambda _: None)
+    access = AccessMiddleware(app, ServiceSettings(keys={"a": KEY, "b": OTHER}), loopback=False, on_refused=lambda _: None)
     for given, name in ((KEY, "a"), (OTHER, "b"), ("wrong", None)):
         seen.clear()
         assert access._caller(Headers({"authorization": f"Bearer {given}"})) == name

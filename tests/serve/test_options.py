@@ -6,7 +6,7 @@ import pytest
 import typer.main
 
 from navia.cli.main import app
-from navia.serve.settings import Batching, Limits, Settings
+from navia.serve.settings import Batching, Limits, ServiceSettings
 from tests.test_cli import invoke
 
 COMMAND = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
@@ -35,7 +35,7 @@ def test_every_option_can_come_from_a_variable(name: str, monkeypatch: pytest.Mo
     assert given != by_default or name == "model"
 
 
-def settings_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Settings, dict[str, Any]]:
+def settings_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[ServiceSettings, dict[str, Any]]:
     """What the command would start a service with."""
     from navia.serve import service
 
@@ -55,7 +55,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Setti
 
 
 def test_without_options_the_settings_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_of(monkeypatch)[0] == Settings()
+    assert settings_of(monkeypatch)[0] == ServiceSettings()
 
 
 def test_options_reach_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_limits_are_those_of_the_settings() -> None:
         "--timeout": f"{limits.timeout:g} s",
         "--max-pixels": f"{limits.max_pixels // 10**6} million",
         "--max-connections": f"{limits.max_connections:,}",
-        "--keep-images": f"{settings.Settings().keep_images}",
+        "--keep-images": f"{settings.ServiceSettings().keep_images}",
     }
     assert dict(re.findall(r"`(--[\w-]+)` \(([^)]+)\)", PAGE)) == defaults
     assert f"{limits.max_total_bytes // 2**20} MiB for all running requests" in PAGE

@@ -24,7 +24,7 @@ from navia.serve.adaptation_worker import Checkpoints
 from navia.serve.app import _result
 from navia.serve.predictor import AdaptedState, BusyError, RequestOutput
 from navia.serve.service import Service
-from navia.serve.settings import Batching, Limits, Settings
+from navia.serve.settings import Batching, Limits, ServiceSettings
 from tests.serve.server import full_disk, until
 
 VIT = navia.load("embedded")
@@ -56,7 +56,7 @@ def make(source: navia.SourceStatistics) -> Iterator[Callable[..., Service]]:
         **options: object,
     ) -> Service:
         limits = Limits(queue_size=queue, timeout=seconds)
-        settings = Settings(batching=batching, limits=limits, keep_images=3, checkpoint_every=every)
+        settings = ServiceSettings(batching=batching, limits=limits, keep_images=3, checkpoint_every=every)
         made.append(Service(VIT, method, "tome:24", source, settings=settings, state=state, **options))
         made[-1].start()
         return made[-1]
@@ -333,7 +333,7 @@ def test_adaptation_gets_its_share_while_predictions_never_end(
     source: navia.SourceStatistics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part of a step works for a second; the clock moves by work and by waiting alone."""
-    worker = Service(VIT, "navia", "tome:24", source, settings=Settings(batching=BATCHING)).worker
+    worker = Service(VIT, "navia", "tome:24", source, settings=ServiceSettings(batching=BATCHING)).worker
     now, waits = [0.0], []
 
     def wait(seconds: float | None = None) -> bool:
@@ -557,7 +557,7 @@ def test_status_and_pictures(make: Callable[..., Service], images: Tensor) -> No
 
 
 def test_no_picture_is_kept_where_that_is_asked(source: navia.SourceStatistics, images: Tensor) -> None:
-    service = Service(VIT, "none", "tome:24", source, settings=Settings(keep_images=0))
+    service = Service(VIT, "none", "tome:24", source, settings=ServiceSettings(keep_images=0))
     service.start()
     predict(service, images[:4])
     assert service.recent_images(0) == []

@@ -75,7 +75,7 @@ def serve(
     NAVIA_SERVE_PORT for --port. Ctrl-C or SIGTERM: finishes the running requests, writes a checkpoint, and ends.
     """
     from navia.adaptation.statistics import open_source_statistics
-    from navia.serve.settings import Batching, Limits, Settings, is_loopback, read_keys
+    from navia.serve.settings import Batching, Limits, ServiceSettings, is_loopback, read_keys
 
     keys = read_keys(key_file, KEY_VARIABLE, os.environ.get(KEY_VARIABLE, "").strip())
     if not keys and not is_loopback(host):
@@ -89,7 +89,7 @@ def serve(
     def read(kind: Any, **more: Any) -> Any:
         return kind(**more, **{field.name: given[field.name] for field in dataclasses.fields(kind) if field.name in given})
 
-    settings: Settings = read(Settings, batching=read(Batching), limits=read(Limits))
+    settings: ServiceSettings = read(ServiceSettings, batching=read(Batching), limits=read(Limits))
     try:
         from navia.serve.adaptation_worker import Checkpoints
         from navia.serve.app import make_app

@@ -24,7 +24,7 @@ from navia.io import lock_file
 from navia.models.device import use_threads
 from navia.serve.predictor import AdaptedState, Predictor
 from navia.serve.schemas import Mode
-from navia.serve.settings import Settings
+from navia.serve.settings import ServiceSettings
 from navia.serve.stats import Stats
 
 log = logging.getLogger("navia.serve")
@@ -101,7 +101,12 @@ class AdaptationWorker(threading.Thread):
     """
 
     def __init__(
-        self, adapter: Adapter, predictor: Predictor, stats: Stats, settings: Settings, checkpoints: Checkpoints | None
+        self,
+        adapter: Adapter,
+        predictor: Predictor,
+        stats: Stats,
+        settings: ServiceSettings,
+        checkpoints: Checkpoints | None,
     ) -> None:
         super().__init__(name="adaptation", daemon=True)
         self.adapter, self.predictor, self.stats, self.checkpoints = adapter, predictor, stats, checkpoints

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from navia.serve.settings import Settings, is_loopback
+from navia.serve.settings import ServiceSettings, is_loopback
 
 _DASHBOARD = Path(__file__).parent / "dashboard"
 _TYPES = {".css": "text/css", ".js": "text/javascript"}  # not guessed: the table of the system may be odd
@@ -49,7 +49,7 @@ class RequestRefusedError(HTTPException):
 class AccessMiddleware:
     """Refuses requests. loopback: the service listens on this machine only. on_refused: called with the reason."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, loopback: bool, on_refused: Callable[[str], None]) -> None:
+    def __init__(self, app: ASGIApp, settings: ServiceSettings, loopback: bool, on_refused: Callable[[str], None]) -> None:
         self.app, self.limits, self.loopback, self.on_refused = app, settings.limits, loopback, on_refused
         self._keys = {name: _digest(secret) for name, secret in settings.keys.items()}
         self._names = {name.lower() for name in settings.names}

@@ -26,7 +26,7 @@ from navia.serve.adaptation_worker import AdaptationWorker, Checkpoints
 from navia.serve.decoding import thumbnail
 from navia.serve.predictor import Predictor, RequestOutput
 from navia.serve.schemas import AdaptationStatus, CheckpointStatus, ControlReply, Mode, RecentImage, Status
-from navia.serve.settings import Settings
+from navia.serve.settings import ServiceSettings
 from navia.serve.stats import WINDOW, Stats, count
 
 
@@ -44,11 +44,11 @@ class Service:
         reduce: ReducerLike = None,
         source: SourceStatistics | None = None,
         *,
-        settings: Settings | None = None,
+        settings: ServiceSettings | None = None,
         state: Path | None = None,
         **options: Any,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or ServiceSettings()
         self.vit, self.method, self.reduce = vit, method, str(reduce or "none")
         self.names = class_names(vit) or tuple(map(str, range(vit.num_classes)))
         self.checkpoints = None if state is None else Checkpoints(state)

@@ -1,4 +1,4 @@
-"""Settings of a service. docs/security.md gives the reason for every limit."""
+"""ServiceSettings of a service. docs/security.md gives the reason for every limit."""
 
 import ipaddress
 import re
@@ -42,7 +42,7 @@ class Batching:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServiceSettings:
     """Everything that can be set about a service beside its model and method."""
 
     batching: Batching = field(default_factory=Batching)
