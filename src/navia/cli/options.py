@@ -125,7 +125,7 @@ BatchSizeOrNone = Annotated[int | None, _BATCH_SIZE]
 Seed = Annotated[int, option("--seed", IMAGES, "Seed of the random numbers.", min=0)]
 SeedOrNone = Annotated[int | None, option("--seed", IMAGES, "Shuffle the images with this seed.", min=0)]
 
-Workers = Annotated[int, option("--workers", COMPUTE, "Processes that read images.", min=0)]
+Workers = Annotated[int, option("--workers", COMPUTE, "Workers that decode images; 0: the default.", min=0)]
 WorkersOrNone = Annotated[int | None, option("--workers", COMPUTE, "Processes; half of the cores by default.", min=0)]
 _DEVICE: dict[str, Any] = {"callback": _check_device, "autocompletion": suggest("auto", "cpu", "cuda", "mps", "xpu")}
 Device = Annotated[str, option("--device", COMPUTE, "cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.", **_DEVICE)]
