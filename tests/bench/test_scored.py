@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from navia.report.results.images import scores_of
+from navia.report.lines import read_scores
 
 from navia.bench.grid import run_grid
 from navia.bench.spec import parse_spec
@@ -25,7 +25,7 @@ batch: 16
 def test_right_answers_are_told_by_image(images: str, scored: int, tmp_path: Path) -> None:
     store = Store(tmp_path)
     rows = [done.row for done in run_grid(parse_spec(SPEC.replace("IMAGES", images), "a"), store)]
-    scores = scores_of({row.key: store.trace(row.key) for row in rows})
+    scores = read_scores({row.key: store.trace(row.key) for row in rows})
     collections = {part.collection for own in scores.values() for part in own}
     assert len(collections) == 1  # every corruption is made of the same images
     for row in rows:

@@ -829,7 +829,7 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert {"accuracy-cost", "accuracy-latency", "domains", "running", "convergence", "rates-eta_delta"} <= drawn
     assert all(path.stat().st_size > 2000 for path in out.glob("table1-*"))
     html = (out / "index.html").read_text()
-    rows = Store(real).rows()
+    rows = read_rows(real)[0]
     assert {row["key"]: row for row in rows_of(html)} == {row["key"]: row for row in rows}
     assert all(row["key"] in html for row in rows)
     table = only(tabulate(rows))
@@ -853,7 +853,7 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
     result = run_command(str(real), "--json", "--out", str(tmp_path / "elsewhere"))
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    table = only(tabulate(Store(real).rows()))
+    table = only(tabulate(read_rows(real)[0]))
     lines = [x for block in told["tables"][0]["blocks"] for x in block["lines"]]
     assert [x["name"] for x in lines] == [x.name for x in table.lines]
     assert lines[1]["values"]["contrast"]["mean"] == table.lines[1].value(column(table, "contrast")).mean
@@ -863,7 +863,7 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
-    shown, note = example_images(tabulate(Store(real).rows()), {})
+    shown, note = example_images(tabulate(read_rows(real)[0]), {})
     assert [row.title for row in shown] == ["clean", "gaussian noise", "contrast"]
     assert "Cropped as the model sees them" in note
     clean, noisy, flat = (np.stack(row.images).astype(float) for row in shown)
