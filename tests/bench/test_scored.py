@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from navia.report.lines import read_scores
 
 from navia.bench.grid import run_grid
 from navia.bench.spec import parse_spec
 from navia.bench.store import Store
+from navia.report.lines import read_scores
 
 pytestmark = pytest.mark.slow
 
