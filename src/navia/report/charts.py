@@ -73,11 +73,10 @@ def figures(table: Table, traces: Traces) -> Iterator[Figure]:
     for rate in RATES:
         for number, sweep in enumerate(rate_sweeps(table, rate)):
             title = f"Sensitivity of {sweep.name} to {rate}: 1 is the best of each domain, 0 the worst"
-            series = [
-                Series(readable(domain), [Point(x, y) for (x, _), y in zip(sweep.lines, values, strict=True) if y == y])
-                for domain, values in relative_curves(sweep, table.domains).items()
-            ]
-            log_x = all(x > 0 for x, _ in sweep.lines)
+            rates, lines = zip(*sweep.lines, strict=True)
+            curves = {column.title: relative([value.mean for value in compared(lines, column)]) for column in table.single}
+            points = {name: [Point(x, y) for x, y in zip(rates, own, strict=True) if y == y] for name, own in curves.items()}
+            series, log_x = [Series(name, own) for name, own in points.items() if own], min(rates) > 0
             if series:
                 chart = Chart("line", title, rate, "relative accuracy", series, log_x)
                 yield Figure(f"rates-{rate}{f'-{number + 1}' if number else ''}", "settings", [chart])
@@ -159,9 +158,8 @@ def select_lines(table: Table, block: Block) -> list[Line]:
 def _stream_chart(lines: Sequence[Line], domain: str, traces: Traces, realtime: str) -> Chart | None:
     curves = [(line.name, running_accuracy(line, domain, traces)) for line in lines]
     series = [Series(name, [Point(x, y) for x, y in curve.items()]) for name, curve in curves if curve]
-    title = capitalize(readable(domain)) + realtime
-    long = any(len(one.points) > 1 for one in series)
-    return Chart("line", title, "images seen", "accuracy so far, %", series) if long else None
+    title, drawn = capitalize(readable(domain)) + realtime, any(len(one.points) > 1 for one in series)
+    return Chart("line", title, "images seen", "accuracy so far, %", series) if drawn else None
 
 
 def running_accuracy(line: Line, domain: str, traces: Traces, places: int = 48) -> dict[int, float]:
@@ -238,13 +236,6 @@ def relative(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None or high == low else (value - low) / (high - low) for value in values]
 
 
-def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:
-    """By domain; those without two different accuracies have no relative one."""
-    lines = [line for _, line in sweep.lines]
-    found = {d: relative([value.mean for value in compared(lines, Column("domain", d, (d,)))]) for d in domains}
-    return {domain: values for domain, values in found.items() if not all(map(math.isnan, values))}
-
-
 def reduction_sweeps(table: Table) -> list[Sweep]:
     """Per method the lines over one family of reducers, by cost; without reduction is a point of each family."""
     by_run: dict[tuple[str, str], list[Line]] = {}
@@ -252,9 +243,8 @@ def reduction_sweeps(table: Table) -> list[Sweep]:
         by_run.setdefault((line.setting.method, line.setting.options), []).append(line)
     sweeps = []
     for (method, options), lines in by_run.items():
-        cost = [
-            (x, line.setting.reduce.partition(":")[0], line) for line in lines if (x := line.value(GMACS).mean) is not None
-        ]
+        known = [(line.value(GMACS).mean, line) for line in lines]
+        cost = [(x, line.setting.reduce.partition(":")[0], line) for x, line in known if x is not None]
         families = dict.fromkeys(family for _, family, _ in cost if family != "none")
         for family in families:
             points = sorted(((x, line) for x, own, line in cost if own in (family, "none")), key=lambda pair: pair[0])

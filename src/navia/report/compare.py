@@ -215,10 +215,8 @@ def paper_column(table: Table, column: Column) -> str | None:
         return "imagenet-c" if whole else column.name if column.kind == "domain" and column.name in names() else None
     if column.kind != "domain" or table.protocol["severity"]:
         return None
-    if kind in ("imagenet-r", "imagenet-v2"):
-        return kind
     sketched = kind == "imagenet" and classes == 1000 and "sketch" in column.name.casefold()
-    return "imagenet-sketch" if sketched else None
+    return "imagenet-sketch" if sketched else kind if kind in ("imagenet-r", "imagenet-v2") else None
 
 
 def has_paper(table: Table, columns: Sequence[Column] | None = None) -> bool:

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -224,8 +224,7 @@ def over_seeds(values: Sequence[float]) -> Value:
     return Value(centre, centre - half, centre + half, len(values), "t", min(values), max(values))
 
 
-@dataclass(frozen=True, eq=False)
-class Scored:
+class Scored(NamedTuple):
     """Images of one collection, by position: which of them a run scored, and which of these it got right."""
 
     collection: str
@@ -255,8 +254,7 @@ def _bits(part: Mapping[str, Any], name: str) -> np.ndarray:
 
 
 def _variance(rows: Weighted, scores: Scores) -> tuple[float, int] | None:
-    """Of the weighted sum of the rows' accuracies over the images, and the number of different images. None: not all rows
-    tell which images they got right."""
+    """Of the weighted sum of accuracies over the images, and the number of images; None if the rows do not tell them."""
     sums: dict[str, np.ndarray] = {}
     seen: dict[str, np.ndarray] = {}
     for weight, row in rows:
@@ -276,17 +274,14 @@ def _variance(rows: Weighted, scores: Scores) -> tuple[float, int] | None:
 
 
 def _interval(mean: float, rows: Weighted, scores: Scores) -> tuple[float, float]:
-    """95 % interval of a mean accuracy (a share) over the images: Wilson's, with as many images as would vary as much.
-
-    Where rows do not tell which images they got right, with the images of a single row: no mean over several runs on the
-    same images varies more than that."""
+    """95 % interval of a mean accuracy (a share) over the images: Wilson's, with as many images as would vary as much. Where
+    rows do not tell which images were right, with the images of one row: no mean over runs on them varies more."""
+    counts = [float(row["count"]) for _, row in rows]
     known = _variance(rows, scores) if len(rows) > 1 else None
     if known is None:
-        count = float(min(row["count"] for _, row in rows))
-    elif known[0] > 0:
-        count = min(mean * (1 - mean) / known[0], float(sum(row["count"] for _, row in rows)))
+        count = min(counts)
     else:
-        count = float(known[1])
+        count = min(mean * (1 - mean) / known[0], sum(counts)) if known[0] > 0 else float(known[1])
     return wilson(min(mean, 1.0) * count, count)
 
 

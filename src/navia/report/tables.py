@@ -38,10 +38,6 @@ class Block:
     lines: tuple[Line, ...]
 
     @property
-    def seeds(self) -> list[int]:
-        return sorted({seed for line in self.lines for _, seed in line.rows})
-
-    @property
     def has_realtime(self) -> bool:
         return any(line.realtime_rows for line in self.lines)
 
@@ -125,10 +121,6 @@ class Table:
         return next((c for c in self.columns if c.kind == "average"), self.columns[0])
 
     @property
-    def images(self) -> dict[str, int]:
-        return {domain_of(row)[0]: row["fingerprint"]["images"] for row in self.rows}
-
-    @property
     def seeds(self) -> list[int]:
         return sorted({row["seed"] for row in self.rows})
 
@@ -141,8 +133,8 @@ class Table:
             for block in self.blocks
             for line in block.lines
             for domain in self.domains
-            for seed in ([] if line.any_order and line.rows_of(domain) else block.seeds)
-            if (domain, seed) not in line.rows
+            for seed in sorted({seed for other in block.lines for _, seed in other.rows})
+            if (domain, seed) not in line.rows and not (line.any_order and line.rows_of(domain))
         ]
 
 
@@ -267,17 +259,13 @@ def _why_apart(number: int, groups: Sequence[_Group]) -> str:
 
 
 def _reasons(group: _Group, other: _Group) -> list[str]:
-    keys = dict.fromkeys([*other.identity, *group.identity])
-    differing = [key for key in keys if other.identity.get(key) != group.identity.get(key)]
-    found = [f"other {key} ({_both(key, other.protocol.get(key), group.protocol.get(key))})" for key in differing]
+    found = []
+    for key in dict.fromkeys([*other.identity, *group.identity]):
+        if other.identity.get(key) != group.identity.get(key):
+            whole = [_value_text(one.protocol.get(key)) for one in (other, group)]
+            short = list(map(short_path, whole)) if key in ("model", "data", "source") else whole
+            found.append(f"other {key} ({' and '.join(whole if short[0] == short[1] else short)})")
     return found or [*filter(None, map(other.conflict, group.rows))][:1]
-
-
-def _both(key: str, one: object, other: object) -> str:
-    """Paths by their last parts, unless these are the same."""
-    whole = [_value_text(one), _value_text(other)]
-    short = list(map(short_path, whole)) if key in ("model", "data", "source") else whole
-    return " and ".join(whole if short[0] == short[1] else short)
 
 
 def _value_text(value: object) -> str:
@@ -297,9 +285,8 @@ def short_path(path: str) -> str:
 def _groups_of_spec(spec: Mapping[str, Any], by_key: Mapping[str, Row]) -> tuple[list[_Group], list[Missing]]:
     """Of one spec, and its cells whose table has no row yet."""
     name, lost = str(spec["name"]), []
-    groups = _by_protocol(
-        name, [{**by_key[cell["key"]], "label": cell["label"]} for cell in spec["cells"] if cell["key"] in by_key]
-    )
+    found = {cell["key"]: {**by_key[cell["key"]], "label": cell["label"]} for cell in spec["cells"] if cell["key"] in by_key}
+    groups = _by_protocol(name, found.values())
     for cell in (cell for cell in spec["cells"] if cell["key"] not in by_key):
         group = next((group for group in groups if _known_protocol(group.rows[0]) == _known_protocol(cell)), None)
         if group is None:

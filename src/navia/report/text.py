@@ -27,7 +27,7 @@ _LISTED = 8  # lines whose missing cells are listed
 
 def setting_text(table: Table) -> str:
     """What all rows of a table share, in a sentence."""
-    images, protocol = sorted(set(table.images.values())), table.protocol
+    images, protocol = sorted({row["fingerprint"]["images"] for row in table.rows}), table.protocol
     shift = "" if protocol["label shift"] is None else f" with label shift {protocol['label shift']}"
     return (
         f"{' to '.join(f'{n:,}' for n in dict.fromkeys([images[0], images[-1]]))} images per domain in batches of "
@@ -211,10 +211,9 @@ def differences_text(table: Table) -> str:
 
 def why_several(results: Results) -> list[str]:
     """Sentences; none for one table."""
-    if len(results.tables) < 2:
-        return []
     specs = "Each spec has its own table; a row that several specs ask for stands in each."
-    return [*([specs] if any(table.spec is not None for table in results.tables) else []), *results.apart]
+    own = len(results.tables) > 1 and any(table.spec is not None for table in results.tables)
+    return [*([specs] if own else []), *results.apart]
 
 
 def missing_text(results: Results) -> str:
@@ -324,8 +323,7 @@ def _escape_latex(text: str) -> str:
 
 
 def csv_text(table: Table, *, header: bool = True) -> str:
-    """One line per number, in full precision, so that the tables of one file may have different columns. Accuracies and ECE
-    are in percent; `paper` is the published value where there is one."""
+    """One line per number, in full precision: tables may have different columns. Accuracies and ECE are in percent."""
     file = io.StringIO()
     rows = [row for line in table.lines for row in _csv_rows(table, line)]
     writer = csv.DictWriter(file, rows[0], lineterminator="\n")
