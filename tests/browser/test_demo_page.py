@@ -17,7 +17,7 @@ GIVEN = ["no adaptation", "tent", "align", "align + tome:24", "navia + tome:24"]
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     file: Path = tmp_path_factory.mktemp("page") / "demo.html"
-    run = ["demo", "--count", "64", "--batch", "32", "--corruption", "contrast", "--corruption", "brightness"]
+    run = ["demo", "-n", "64", "-b", "32", "--corruption", "contrast", "--corruption", "brightness"]
     result = CliRunner().invoke(app, [*run, "--json", "--out", str(file)], catch_exceptions=False)
     return file, json.loads(result.stdout)
 

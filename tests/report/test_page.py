@@ -19,9 +19,9 @@ from PIL import Image
 
 from navia.errors import InputError
 from navia.report.charts import Chart, Point, Series
-from navia.report.examples import ImageRow
 from navia.report.figures import COLOURS
 from navia.report.formatting import DASH, finite, format_column, format_number
+from navia.report.images import ImageRow
 from navia.report.page import FOLDER, Section, _charts_part, _image_part, cell, image_uri, render, report_page, table_part
 from navia.report.tables import tabulate
 

@@ -35,9 +35,9 @@ from navia.report.charts import (
     select_lines,
 )
 from navia.report.compare import best, collapses, effective_classes, has_paper, interval_text, paper
-from navia.report.examples import example_images, parse_preprocessing
 from navia.report.figures import draw_figure, draw_figures, style
 from navia.report.files import LIST, read_rows, save_text, write_files
+from navia.report.images import example_images, parse_preprocessing
 from navia.report.lines import Column, Line, over_seeds, t95
 from navia.report.page import report_page
 from navia.report.tables import Results, Table, domain_of, tabulate
@@ -611,12 +611,16 @@ def test_paper_values_of_whole_data_sets(kind: str, folder: str, classes: int, v
 # ---- collapse, sweeps, curves
 
 
-def test_effective_classes() -> None:
-    assert effective_classes([5, 5, 5, 5]) == pytest.approx(4)
-    assert effective_classes([9, 0, 0]) == pytest.approx(1)
-    counts = np.array([4, 3, 2, 1])
-    assert effective_classes(list(counts)) == pytest.approx(np.exp(stats.entropy(counts / 10)))
-    assert effective_classes([]) is None
+@pytest.mark.parametrize(("counts", "expected"), [([5, 5, 5, 5], 4), ([9, 0, 0], 1), ([4, 3, 2, 1], None)])
+def test_effective_classes(counts: list[int], expected: float | None) -> None:
+    entropy = stats.entropy(np.array(counts) / sum(counts))
+    assert effective_classes({"key": "a"}, {"a": {"predicted": counts}}) == pytest.approx(expected or np.exp(entropy))
+
+
+def test_without_predictions_there_are_no_effective_classes() -> None:
+    assert effective_classes({"key": "a"}, {"a": {"predicted": []}}) is None
+    assert effective_classes({"key": "a"}, {}) is None
+    assert effective_classes(None, {}) is None
 
 
 def test_collapsed_rows_are_found_for_each_of_the_three_signs() -> None:
@@ -829,7 +833,7 @@ def test_a_real_grid_becomes_a_whole_report(real: Path) -> None:
     assert {"accuracy-cost", "accuracy-latency", "domains", "running", "convergence", "rates-eta_delta"} <= drawn
     assert all(path.stat().st_size > 2000 for path in out.glob("table1-*"))
     html = (out / "index.html").read_text()
-    rows = Store(real).rows()
+    rows = read_rows(real)[0]
     assert {row["key"]: row for row in rows_of(html)} == {row["key"]: row for row in rows}
     assert all(row["key"] in html for row in rows)
     table = only(tabulate(rows))
@@ -853,7 +857,7 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
     result = run_command(str(real), "--json", "--out", str(tmp_path / "elsewhere"))
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    table = only(tabulate(Store(real).rows()))
+    table = only(tabulate(read_rows(real)[0]))
     lines = [x for block in told["tables"][0]["blocks"] for x in block["lines"]]
     assert [x["name"] for x in lines] == [x.name for x in table.lines]
     assert lines[1]["values"]["contrast"]["mean"] == table.lines[1].value(column(table, "contrast")).mean
@@ -863,7 +867,7 @@ def test_json_holds_every_value(real: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_examples_show_clean_and_corrupted_pictures(real: Path) -> None:
-    shown, note = example_images(tabulate(Store(real).rows()), {})
+    shown, note = example_images(tabulate(read_rows(real)[0]), {})
     assert [row.title for row in shown] == ["clean", "gaussian noise", "contrast"]
     assert "Cropped as the model sees them" in note
     clean, noisy, flat = (np.stack(row.images).astype(float) for row in shown)

@@ -11,7 +11,7 @@ import navia
 from navia.errors import InputError
 from navia.models.forward import forward
 from navia.reduction import EViT, NoReduction, Reducer, ToFu, ToMe
-from navia.report.token_map import draw_token_maps, paint_token_map, token_map
+from navia.report.images import draw_token_maps, paint_token_map, token_map
 from tests.families import build, images_for
 
 NAMES = ("timm plain", "timm dinov2 registers", "timm deit distilled", "transformers dinov2", "torchvision")

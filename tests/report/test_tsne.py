@@ -53,7 +53,7 @@ def test_the_page_has_every_point_with_its_class_and_says_what_the_chart_cannot(
     section = html[html.index("Classes as the blocks separate them</h2>") :].partition("</section>")[0]
     said = Parsed(f"<div><h2>{section}</div>").said()
     charts = [chart for chart in charts_of(html) if chart["kind"] == "map"]
-    traces = [Store(real).trace(row["key"])["tsne"] for row in Store(real).rows()]
+    traces = [Store(real).trace(row.key)["tsne"] for row in Store(real).rows()]
     panels = [(trace, panel) for trace in traces for panel in trace["panels"]]
     assert len(charts) == len(panels) == 2 * 3
     for chart, (trace, panel) in zip(charts, panels, strict=True):

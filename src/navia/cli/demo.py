@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from navia.cli import options, terminal
 from navia.cli.bench import _with_progress
 from navia.cli.options import IMAGES, option
-from navia.cli.report import print_lines, print_tables
+from navia.cli.report import print_tables
 from navia.errors import InputError
 
 if TYPE_CHECKING:
     from navia.bench.executors.serial import Failure
+    from navia.report.lines import Line
     from navia.report.tables import Table
 
 
@@ -62,18 +63,17 @@ def demo(
     runs = [run if run.reduce == ("none",) else run.model_copy(update={"reduce": (reduce,)}) for run in spec.runs]
     spec = spec.model_copy(update={"runs": tuple(runs)})
     with tempfile.TemporaryDirectory() as folder:
-        grid = run_grid(spec, Store(Path(folder)), partial(run_serial, vit=vit), _stop)
-        list(_with_progress(grid))
+        list(_with_progress(run_grid(spec, Store(Path(folder)), partial(run_serial, vit=vit), _stop)))
         rows, traces, _ = read_rows(Path(folder))
     results = tabulate(rows, traces=traces)
     steps = _next_steps(model, data)
     save_text(out, demo_page(results, traces, steps))
     if as_json:
-        terminal.print_json(_as_dicts(results.tables[0]))
+        terminal.print_json([_as_dict(results.tables[0], line) for line in results.tables[0].lines])
         return
     print_tables(results)
-    print_lines([f"Images, charts and the protocol: {out}"])
-    print_lines(f"{sentence}\n    {command}" for sentence, command in steps)
+    for text in (f"Images, charts and the protocol: {out}", *(f"{sentence}\n    {command}" for sentence, command in steps)):
+        terminal.print_line(text)
 
 
 def _stop(failure: "Failure") -> None:
@@ -82,34 +82,22 @@ def _stop(failure: "Failure") -> None:
 
 def _next_steps(model: str, data: str) -> list[tuple[str, str]]:
     """Sentences, each with a command."""
-    how = "--method navia --reduce tome:8"
-    if data != "embedded":
-        command = f"navia run FOLDER --model {model} --source {data} {how} --save delta.safetensors"
-        return [("Adapt on a real stream and save the result:", command)]
-    own = "--model timm:vit_base_patch16_224"
-    same = f"navia demo {own} --data FOLDER -r tome:8 --severity 5 -b 64"
-    return [
-        ("The same on your own model and clean images in class folders:", same),
-        (
-            "Adapt on a folder of images from the field:",
-            f"navia run FIELD {own} --source CLEAN {how}",
-        ),
-    ]
+    own = data != "embedded"
+    model, source = (model, data) if own else ("timm:vit_base_patch16_224", "CLEAN")
+    demo = f"navia demo --model {model} --data {source} -r tome:8 --severity 5 -b 64"
+    run = f"navia run FIELD --model {model} --source {source} --method navia -r tome:8 --save adapted.safetensors"
+    steps = [("The same on your own model and clean images in class folders:", demo)]
+    return [*([] if own else steps), ("Adapt on a folder of images from the field, and save the result:", run)]
 
 
-def _as_dicts(table: "Table") -> list[dict[str, Any]]:
+def _as_dict(table: "Table", line: "Line") -> dict[str, Any]:
     """Accuracies as shares, by domain."""
-    values = [(line, {c.name: line.value(c) for c in (*table.single, table.average)}) for line in table.lines]
-    return [
-        {
-            "method": line.setting.method,
-            "reduce": line.setting.reduce,
-            "top1": {c.name: (own[c.name].mean or 0.0) / 100 for c in table.single},
-            "interval": {c.name: [(own[c.name].low or 0.0) / 100, (own[c.name].high or 0.0) / 100] for c in table.single},
-            "mean": (own[table.average.name].mean or 0.0) / 100,
-            "gmacs": line.median("gmacs"),
-            "ms_per_image": line.median("ms_per_image"),
-            "guard": [event for row in line.rows.values() for event in row["guard"]],
-        }
-        for line, own in values
-    ]
+    values = {column.name: line.value(column) for column in (*table.single, table.average)}
+    shares = {name: [(part or 0.0) / 100 for part in (v.mean, v.low, v.high)] for name, v in values.items()}
+    domains = [column.name for column in table.single]
+    return {
+        "method": line.setting.method, "reduce": line.setting.reduce,
+        "top1": {name: shares[name][0] for name in domains}, "interval": {name: shares[name][1:] for name in domains},
+        "mean": shares[table.average.name][0], "gmacs": line.median("gmacs"), "ms_per_image": line.median("ms_per_image"),
+        "guard": [event for row in line.rows.values() for event in row["guard"]],
+    }  # fmt: skip

@@ -23,7 +23,7 @@ def tokens(
 
     from navia.data.preprocessing import open_image
     from navia.reduction import parse
-    from navia.report.token_map import draw_token_maps
+    from navia.report.images import draw_token_maps
 
     out = file_to_write(out, "tokens.png")
     if out.suffix.lower() not in Image.registered_extensions():

@@ -1,18 +1,19 @@
 """What is drawn of a table: charts as plain data, which `page` gives to the browser and `figures` to matplotlib."""
 
+import itertools
 import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from navia.evaluation.explain import NEIGHBOURS
 from navia.methods.base import METHODS
-from navia.report.compare import Collapse, compared, interval_text
-from navia.report.formatting import DASH, capitalize, finite, format_number, readable
-from navia.report.lines import GMACS, MS, Column, Line, Setting, Traces, Value
+from navia.report.compare import Collapse, compared, value_text
+from navia.report.formatting import capitalize, finite, format_number, readable
+from navia.report.lines import GMACS, MS, Column, Line, Setting, Traces
 from navia.report.tables import Block, Table
 
 RATES = ("eta_delta", "eta_delta_l")
@@ -32,8 +33,7 @@ class Point:
     detail: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     name: str
     points: Sequence[Point]
 
@@ -67,26 +67,24 @@ def figures(table: Table, traces: Traces) -> Iterator[Figure]:
     for block in table.blocks:
         if block.lines[0].setting.adapt_for is None:
             yield from _block_figures(table, block, traces)
-    y_label = f"{table.average.title}, %"
     if sweeps := convergence(table):
         title = "Accuracy on the last third of the stream after so many batches"
         yield Figure("convergence", "settings", [_sweep_chart(sweeps, table, title, "batches adapted to")])
     for rate in RATES:
         for number, sweep in enumerate(rate_sweeps(table, rate)):
             title = f"Sensitivity of {sweep.name} to {rate}: 1 is the best of each domain, 0 the worst"
-            series = [
-                Series(readable(domain), [Point(x, y) for (x, _), y in zip(sweep.lines, values, strict=True) if y == y])
-                for domain, values in relative_curves(sweep, table.domains).items()
-            ]
-            log_x = all(x > 0 for x, _ in sweep.lines)
+            rates, lines = zip(*sweep.lines, strict=True)
+            curves = {column.title: relative([value.mean for value in compared(lines, column)]) for column in table.single}
+            points = {name: [Point(x, y) for x, y in zip(rates, own, strict=True) if y == y] for name, own in curves.items()}
+            series, log_x = [Series(name, own) for name, own in points.items() if own], min(rates) > 0
             if series:
                 chart = Chart("line", title, rate, "relative accuracy", series, log_x)
                 yield Figure(f"rates-{rate}{f'-{number + 1}' if number else ''}", "settings", [chart])
     if sweeps := reduction_sweeps(table):
         chart = _sweep_chart(sweeps, table, "Each method over its reducers", "GMACs/image")
         yield Figure("tradeoff-cost", "settings", [chart])
-        late = _sweep_chart(sweeps, table, "Each method over its reducers", "ms/image", lambda _, line: line.value(MS).mean)
-        yield Figure("tradeoff-latency", None, [replace(late, y_label=y_label)])
+        late = _sweep_chart(sweeps, table, "Each method over its reducers", "ms/image", MS)
+        yield Figure("tradeoff-latency", None, [late])
     yield from _tsne_figures(table, traces)
 
 
@@ -107,8 +105,7 @@ def _block_figures(table: Table, block: Block, traces: Traces) -> Iterator[Figur
     for name, columns in (("domains", table.single), ("groups", means if len(means) > 1 else [])):
         if bars := bar_chart(lines, columns):
             yield Figure(f"{name}{suffix}", None, [bars])
-    curves = [curve for domain in table.domains if (curve := _stream_chart(lines, domain, traces, realtime))]
-    if curves:
+    if curves := [curve for domain in table.domains if (curve := _stream_chart(lines, domain, traces, realtime))]:
         yield Figure(f"running{suffix}", "stream", curves, 3)
 
 
@@ -127,16 +124,13 @@ def _detail(table: Table, line: Line) -> dict[str, str]:
     """The average first, in real time too, then its parts: domains, or their groups where these are too many to read."""
     realtime = [c for c in table.summed if c.kind == "clock"]
     parts = [c for c in table.summed if c.kind == "group"] if table.is_wide else table.single
-    detail = {f"{c.title}, %": _accuracy_text(line.value(c)) for c in dict.fromkeys([table.average, *realtime, *parts])}
+    detail = {f"{c.title}, %": value_text(line.value(c)) for c in dict.fromkeys([table.average, *realtime, *parts])}
     costs = [column for column in table.columns if not column.is_accuracy]
     detail |= {column.title: format_number(line.value(column).mean) for column in costs}
     ratio = line.median("realtime_ratio")
     detail |= {"step time / source model": format_number(ratio)} if ratio is not None else {}
-    return detail | ({"guard events": str(line.guard_events)} if line.guard_events else {})
-
-
-def _accuracy_text(value: Value) -> str:
-    return DASH if value.mean is None else f"{value.mean:.1f} {interval_text(value, brackets=True)}".strip()
+    events = sum(len(row["guard"]) for row in line.rows.values())
+    return detail | ({"guard events": str(events)} if events else {})
 
 
 def bar_chart(lines: Sequence[Line], columns: Sequence[Column]) -> Chart | None:
@@ -164,28 +158,21 @@ def select_lines(table: Table, block: Block) -> list[Line]:
 def _stream_chart(lines: Sequence[Line], domain: str, traces: Traces, realtime: str) -> Chart | None:
     curves = [(line.name, running_accuracy(line, domain, traces)) for line in lines]
     series = [Series(name, [Point(x, y) for x, y in curve.items()]) for name, curve in curves if curve]
-    title = capitalize(readable(domain)) + realtime
-    long = any(len(one.points) > 1 for one in series)
-    return Chart("line", title, "images seen", "accuracy so far, %", series) if long else None
+    title, drawn = capitalize(readable(domain)) + realtime, any(len(one.points) > 1 for one in series)
+    return Chart("line", title, "images seen", "accuracy so far, %", series) if drawn else None
 
 
 def running_accuracy(line: Line, domain: str, traces: Traces, places: int = 48) -> dict[int, float]:
     """Accuracy in percent up to so many images, at most at `places` of them; mean over the seeds that have a trace."""
-    curves = [_running_accuracy(traces[row["key"]]) for row in line.rows_of(domain) if row["key"] in traces]
+    known = [traces[row["key"]] for row in line.rows_of(domain) if row["key"] in traces]
+    sums = [(itertools.accumulate(trace["images"]), itertools.accumulate(trace["right"])) for trace in known]
+    curves = [{at: 100 * right / at for at, right in zip(*pair, strict=True)} for pair in sums]
     if not curves:
         return {}
     seen = [at for at in curves[0] if all(at in curve for curve in curves)]
     step = max(1, math.ceil(len(seen) / places))
     kept = [at for i, at in enumerate(seen) if i == len(seen) - 1 or (i + 1) % step == 0]
     return {at: statistics.fmean(curve[at] for curve in curves) for at in kept}
-
-
-def _running_accuracy(trace: Mapping[str, Any]) -> dict[int, float]:
-    right, seen, curve = 0, 0, {}
-    for correct, images in zip(trace["right"], trace["images"], strict=True):
-        right, seen = right + correct, seen + images
-        curve[seen] = 100 * right / seen
-    return curve
 
 
 def histogram(collapse: Collapse, traces: Traces, names: Sequence[str] | None) -> Chart | None:
@@ -208,21 +195,18 @@ def histogram(collapse: Collapse, traces: Traces, names: Sequence[str] | None) -
 # ---- lines that differ in one number
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """Lines that differ in one number only, by that number."""
 
     name: str
     lines: tuple[tuple[float, Line], ...]
 
 
-def _sweep_chart(
-    sweeps: Sequence[Sweep], table: Table, title: str, x_label: str,
-    x_of: Callable[[float, Line], float | None] = lambda x, _: x,
-) -> Chart:  # fmt: skip
+def _sweep_chart(sweeps: Sequence[Sweep], table: Table, title: str, x_label: str, cost: Column | None = None) -> Chart:
+    """Over the number that differs, or over a cost."""
     series = []
     for sweep in sweeps:
-        values = [(x_of(x, line), line.value(table.average)) for x, line in sweep.lines]
+        values = [(line.value(cost).mean if cost else x, line.value(table.average)) for x, line in sweep.lines]
         points = [Point(x, v.mean, v.low, v.high) for x, v in values if x is not None and v.mean is not None]
         series.append(Series(sweep.name, sorted(points, key=lambda point: point.x)))
     return Chart("line", title, x_label, f"{table.average.title}, %", series)
@@ -252,13 +236,6 @@ def relative(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None or high == low else (value - low) / (high - low) for value in values]
 
 
-def relative_curves(sweep: Sweep, domains: Sequence[str]) -> dict[str, list[float]]:
-    """By domain; those without two different accuracies have no relative one."""
-    lines = [line for _, line in sweep.lines]
-    found = {d: relative([value.mean for value in compared(lines, Column("domain", d, (d,)))]) for d in domains}
-    return {domain: values for domain, values in found.items() if not all(map(math.isnan, values))}
-
-
 def reduction_sweeps(table: Table) -> list[Sweep]:
     """Per method the lines over one family of reducers, by cost; without reduction is a point of each family."""
     by_run: dict[tuple[str, str], list[Line]] = {}
@@ -266,18 +243,15 @@ def reduction_sweeps(table: Table) -> list[Sweep]:
         by_run.setdefault((line.setting.method, line.setting.options), []).append(line)
     sweeps = []
     for (method, options), lines in by_run.items():
-        families = dict.fromkeys(_family(line) for line in lines if line.setting.reduce != "none")
+        known = [(line.value(GMACS).mean, line) for line in lines]
+        cost = [(x, line.setting.reduce.partition(":")[0], line) for x, line in known if x is not None]
+        families = dict.fromkeys(family for _, family, _ in cost if family != "none")
         for family in families:
-            cost = [(line.value(GMACS).mean, line) for line in lines if _family(line) in (family, "none")]
-            points = sorted(((x, line) for x, line in cost if x is not None), key=lambda pair: pair[0])
+            points = sorted(((x, line) for x, own, line in cost if own in (family, "none")), key=lambda pair: pair[0])
             name = Setting(method, family if len(families) > 1 else "none", options, False, None).text
             sweeps.append(Sweep(name, tuple(points)))
     curves = [sweep for sweep in sweeps if len(sweep.lines) > 1]
     return curves if any(len(sweep.lines) > 2 for sweep in curves) else []
-
-
-def _family(line: Line) -> str:
-    return line.setting.reduce.partition(":")[0]
 
 
 def convergence(table: Table) -> list[Sweep]:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -22,8 +22,7 @@ Seeds = Mapping[str, set[int]]  # by domain
 
 @dataclass(frozen=True)
 class Difference:
-    """How many points `line` is above `other`, and the 95 % interval: Student's t over common seeds, or over the images that
-    both predicted."""
+    """Points of `line` above `other`, with the 95 % interval: Student's t over common seeds, or over common images."""
 
     line: str
     other: str
@@ -45,16 +44,13 @@ def compared(lines: Sequence[Line], column: Column) -> list[Value]:
     """The values that lines are ranked by: on the common seeds; without a mean where there are none."""
     if not (column.is_accuracy or column.kind == "ece"):
         return [line.value(column) for line in lines]
-    seeds = common_seeds(lines, column)
-    return [_value_on(line, column, seeds) for line in lines]
-
-
-def _value_on(line: Line, column: Column, seeds: Seeds) -> Value:
-    if line.value(column).mean is None:
-        return Value()
-    if line.any_order or line.seeds(column) == seeds:
-        return line.value(column) if all(seeds.values()) else Value()
-    return line.only(seeds).value(column)
+    seeds, found = common_seeds(lines, column), []
+    for line in lines:
+        value = line.value(column)
+        whole = line.any_order or line.seeds(column) == seeds
+        shown = value.mean is not None and (all(seeds.values()) or not whole)
+        found.append((value if whole else line.only(seeds).value(column)) if shown else Value())
+    return found
 
 
 def has_other_seeds(lines: Sequence[Line], column: Column) -> bool:
@@ -80,11 +76,8 @@ def difference(line: Line, other: Line, column: Column) -> Difference | None:
         if value.mean is None or value.low is None or value.high is None:
             return None
         return Difference(line.name, other.name, value.mean, value.low, value.high, fewest, "t")
-    weighted = [
-        (sign / len(seeds) / len(seeds[domain]), row)
-        for (domain, _), pair in pairs.items()
-        for sign, row in zip((1, -1), pair, strict=True)
-    ]
+    shares = {domain: 1 / len(seeds) / len(own) for domain, own in seeds.items()}
+    weighted = [(sign * shares[domain], pair[sign < 0]) for (domain, _), pair in pairs.items() for sign in (1, -1)]
     gap = sum(weight * row["top1"] for weight, row in weighted)
     ends = gap_interval(gap, weighted, {**other.scores, **line.scores})
     return ends and Difference(line.name, other.name, 100 * gap, 100 * ends[0], 100 * ends[1], fewest, "images")
@@ -96,8 +89,7 @@ def _row(line: Line, column: Column, domain: str, seed: int) -> Row:
 
 
 def highest(table: Table) -> tuple[Block, Line, list[Value]] | None:
-    """The first block, its line with the highest average on common seeds, and all its lines' values there. None: there are
-    not two lines to compare."""
+    """The first block, its line with the highest average on common seeds, and its lines' values there, if it has two."""
     block = table.blocks[0]
     values = compared(block.lines, table.average)
     known = [(value.mean, -i) for i, value in enumerate(values) if value.mean is not None]
@@ -106,31 +98,30 @@ def highest(table: Table) -> tuple[Block, Line, list[Value]] | None:
 
 def differences(table: Table) -> list[Difference]:
     """Of the highest line to each other one of its block."""
-    found = highest(table)
-    if found is None:
+    if (found := highest(table)) is None:
         return []
-    block, top, _ = found
-    others = [line for line in block.lines if line is not top]
-    return [gap for line in others if (gap := difference(top, line, table.average)) is not None]
+    gaps = [difference(found[1], line, table.average) for line in found[0].lines if line is not found[1]]
+    return [gap for gap in gaps if gap is not None]
 
 
 # ---- a column as it is read
 
 
-def column_texts(block: Block, column: Column) -> list[str]:
-    """The formatted values of a column, line by line."""
-    return format_values([line.value(column).mean for line in block.lines], column)
+def read_column(block: Block, column: Column) -> list[tuple[Line, str, Value, bool]]:
+    """Each line with its formatted value, the value with its interval, and whether it is the best."""
+    values = [line.value(column) for line in block.lines]
+    texts = format_values([value.mean for value in values], column)
+    return list(zip(block.lines, texts, values, best(block, column), strict=True))
 
 
 def format_values(values: Sequence[float | None], column: Column) -> list[str]:
     if column.is_accuracy or column.kind == "ece":
-        return [DASH if value is None else f"{value:.1f}".replace("-", "−") for value in values]
+        return [DASH if value is None else f"{value:z.1f}".replace("-", "−") for value in values]
     return format_column(values)
 
 
 def best(block: Block, column: Column) -> list[bool]:
-    """Which lines read the same as the best one, on the common seeds; none where all do, because a difference that is not
-    shown is none."""
+    """Which lines read the same as the best one, on the common seeds; none where all do."""
     values = [value.mean for value in compared(block.lines, column)]
     known = [(value, i) for i, value in enumerate(values) if value is not None]
     if len(known) < 2:
@@ -142,18 +133,22 @@ def best(block: Block, column: Column) -> list[bool]:
 
 
 def interval_text(value: Value, brackets: bool = False) -> str:
-    """'± 0.4' over seeds, '58.1–64.3' over images; brackets: '(58.1–64.3)'."""
+    """'± 0.4' over seeds, '58.1–64.3' over images; brackets: '(58.1–64.3)'. Empty for a value without interval."""
     if value.mean is None or value.low is None or value.high is None:
         return ""
     text = f"± {value.high - value.mean:.1f}" if value.interval == "t" else f"{value.low:.1f}–{value.high:.1f}"
     return f"({text})" if brackets and value.interval == "wilson" else text
 
 
+def value_text(value: Value, unit: str = "") -> str:
+    """'61.2 (58.1–64.3)'; a dash without a mean."""
+    return DASH if value.mean is None else f"{value.mean:.1f}{unit} {interval_text(value, brackets=True)}".strip()
+
+
 # ---- runs that went wrong
 
 
-@dataclass(frozen=True)
-class Collapse:
+class Collapse(NamedTuple):
     """A row that went wrong. source: the row of the source model, if there is one."""
 
     line: Line
@@ -185,13 +180,13 @@ def _collapsed(row: Row, source: Row | None, traces: Traces) -> bool:
         return bool(row["guard"])
     if percent(source["top1"]) - percent(row["top1"]) > COLLAPSE_POINTS:
         return True
-    ours, theirs = (effective_classes(traces.get(r["key"], {}).get("predicted", ())) for r in (row, source))
+    ours, theirs = (effective_classes(r, traces) for r in (row, source))
     return ours is not None and theirs is not None and ours < COLLAPSE_SHARE * theirs
 
 
-def effective_classes(predicted: Sequence[float]) -> float | None:
+def effective_classes(row: Row | None, traces: Traces) -> float | None:
     """exp of the entropy of how often each class was predicted: 10 for ten equally frequent classes, 1 for a single one."""
-    counts = torch.tensor(predicted, dtype=torch.float64)
+    counts = torch.tensor(traces.get(row["key"], {}).get("predicted", ()) if row else (), dtype=torch.float64)
     return float(features.effective_classes(counts)) if counts.sum() > 0 else None
 
 
@@ -220,10 +215,8 @@ def paper_column(table: Table, column: Column) -> str | None:
         return "imagenet-c" if whole else column.name if column.kind == "domain" and column.name in names() else None
     if column.kind != "domain" or table.protocol["severity"]:
         return None
-    if kind in ("imagenet-r", "imagenet-v2"):
-        return kind
     sketched = kind == "imagenet" and classes == 1000 and "sketch" in column.name.casefold()
-    return "imagenet-sketch" if sketched else None
+    return "imagenet-sketch" if sketched else kind if kind in ("imagenet-r", "imagenet-v2") else None
 
 
 def has_paper(table: Table, columns: Sequence[Column] | None = None) -> bool:

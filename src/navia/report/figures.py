@@ -19,16 +19,10 @@ if TYPE_CHECKING:
 COLOURS = ("#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e5e0",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e5e0",
+    "axes.axisbelow": True, "legend.frameon": False, "svg.fonttype": "none",
     "svg.hashsalt": "navia",  # equal results give equal files
-    "svg.fonttype": "none",
-}
+}  # fmt: skip
 Signs = Mapping[str, dict[str, Any]]  # colour and marker of each series
 _NUMBER_SIZE, _MOST_NUMBERED = 6, 30
 _LAYERS = 4  # of the points of a t-SNE: class after class would hide the first ones below the last
@@ -100,8 +94,8 @@ def _sign(index: int) -> dict[str, Any]:
 
 def _errors(points: Sequence[Point]) -> list[list[float]]:
     """Lengths of the error bars below and above."""
-    return [[abs(p.y - (p.y if end is None else end)) for p, end in ends]
-            for ends in ([(p, p.low) for p in points], [(p, p.high) for p in points])]  # fmt: skip
+    ends = [(p.y - p.low, p.high - p.y) if p.low is not None and p.high is not None else (0.0, 0.0) for p in points]
+    return [[abs(below) for below, _ in ends], [abs(above) for _, above in ends]]
 
 
 def _scatter(axes: "Axes", chart: Chart, _: Signs) -> None:

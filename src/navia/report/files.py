@@ -12,8 +12,8 @@ from typing import Any
 from navia.bench.store import Store
 from navia.errors import InputError, NaviaError
 from navia.io import atomic_write, printable
-from navia.report.examples import example_images
 from navia.report.figures import draw_figures
+from navia.report.images import example_images
 from navia.report.page import report_page
 from navia.report.tables import Results
 from navia.report.text import csv_text, latex, page_markdown
@@ -57,13 +57,8 @@ def read_specs(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_report(results: Results, traces: dict[str, Trace], out: Path, notes: list[str]) -> tuple[list[Path], list[str]]:
-    """Write tables, figures and the page to `out`.
-
-    Returns:
-        The paths, and a note on figures that could not be drawn.
-    """
-    problems: list[str] = []
-    figures: dict[str, bytes] = {}
+    """Write tables, figures and the page to `out`. Returns the paths, and a note on figures that could not be drawn."""
+    figures, problems = {}, []
     try:
         figures = draw_figures(results, traces)
     except NaviaError as missing:  # without matplotlib a report has the rest
@@ -93,22 +88,20 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
                 f"{str(path)!r} is there already, and is not in the list of what `navia report` wrote "
                 f"({LIST} beside it): move it away, or choose another --out"
             )
-    _save_list(own, listed | {*contents})  # listed first: an interrupted report can be made again
+    save_text(
+        own, json.dumps({"files": sorted(listed | {*contents})})
+    )  # listed first: an interrupted report can be made again
     for name, content in contents.items():
         _save(folder / name, content)
     for name in listed - {*contents}:
         (folder / name).unlink(missing_ok=True)
-    _save_list(own, {*contents})
+    save_text(own, json.dumps({"files": sorted(contents)}, indent=1) + "\n")
     return [folder / name for name in contents]
 
 
 def save_text(path: Path, text: str) -> None:
     """Write a file that a reader never sees half of."""
     _save(path, printable(text).encode())
-
-
-def _save_list(path: Path, names: set[str]) -> None:
-    _save(path, json.dumps({"files": sorted(names)}, indent=1).encode() + b"\n")
 
 
 def _save(path: Path, content: bytes) -> None:

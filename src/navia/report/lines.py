@@ -4,12 +4,13 @@ The same image in another order, or under another corruption, is not a new image
 all rows before they are squared.
 """
 
+import contextlib
 import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -41,8 +42,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Column:
-    """kind: domain (one corruption or part), group and average (means over `members`), clock (their mean in real time), ece,
-    gmacs, ms, memory."""
+    """kind: domain (one corruption or part), group and average (means over `members`), clock (that in real time), ..."""
 
     kind: Literal["domain", "group", "average", "clock", "ece", "gmacs", "ms", "memory"]
     name: str
@@ -110,9 +110,8 @@ def _option_texts(options: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """name: unique within its table. realtime_rows: of the same setting in real time. scores: which images the rows got
-    right, where that is known. options_by_domain: where runs of one label have other options on other domains; the
-    setting has the options that they share."""
+    """name: unique within its table. realtime_rows: of the same setting in real time. scores: which images were right, where
+    known. options_by_domain: where runs of one label have other options on other domains; the setting has the shared."""
 
     name: str
     setting: Setting
@@ -145,10 +144,6 @@ class Line:
         whole = all(row["images"] is None and row["stream"] == "reset" for row in self.rows.values())
         return self.setting.method == "none" and self.setting.adapt_for is None and whole
 
-    @property
-    def guard_events(self) -> int:
-        return sum(len(row["guard"]) for row in self.rows.values())
-
     def median(self, field_name: str) -> float | None:
         """Of a number of the rows, where any row has it."""
         known = [value for row in self.rows.values() if (value := finite(row.get(field_name))) is not None]
@@ -165,23 +160,14 @@ class Line:
 
     def only(self, seeds: Mapping[str, set[int]]) -> "Line":
         """The same line with some seeds of each domain."""
-        kept = [
-            {(domain, seed): row for (domain, seed), row in rows.items() if seed in seeds.get(domain, ())}
-            for rows in (self.rows, self.realtime_rows)
-        ]
-        return replace(self, rows=kept[0], realtime_rows=kept[1])
+        rows, realtime = ({(d, seed): row for (d, seed), row in rows.items() if seed in seeds.get(d, ())}
+                          for rows in (self.rows, self.realtime_rows))  # fmt: skip
+        return replace(self, rows=rows, realtime_rows=realtime)
 
     def value(self, column: Column) -> Value:
         if column not in self._values:
-            self._values[column] = self._value(column)
+            self._values[column] = self._mean_accuracy(column) if column.is_accuracy else self._error_or_cost(column)
         return self._values[column]
-
-    def _value(self, column: Column) -> Value:
-        if column.is_accuracy:
-            return self._mean_accuracy(column)
-        if column.kind == "ece":
-            return self._mean_ece(column.members)
-        return Value(self.median({"gmacs": "gmacs", "ms": "ms_per_image", "memory": "peak_mib"}[column.kind]))
 
     def _mean_accuracy(self, column: Column) -> Value:
         """Mean over domains of the means over their seeds. The interval is Student's t over seeds where every domain has the
@@ -201,8 +187,10 @@ class Line:
         ends = min(by_seed, default=None), max(by_seed, default=None)
         return Value(mean, 100 * low, 100 * high, fewest, "wilson", *ends)
 
-    def _mean_ece(self, members: Sequence[str]) -> Value:
-        cells = [[percent(row["ece"]) for row in self.rows_of(domain)] for domain in members]
+    def _error_or_cost(self, column: Column) -> Value:
+        if column.kind != "ece":
+            return Value(self.median({"gmacs": "gmacs", "ms": "ms_per_image", "memory": "peak_mib"}[column.kind]))
+        cells = [[percent(row["ece"]) for row in self.rows_of(domain)] for domain in column.members]
         if not all(cells) or any(finite(value) is None for cell in cells for value in cell):
             return Value()
         return Value(statistics.fmean(statistics.fmean(cell) for cell in cells), seeds=min(map(len, cells)))
@@ -236,8 +224,7 @@ def over_seeds(values: Sequence[float]) -> Value:
     return Value(centre, centre - half, centre + half, len(values), "t", min(values), max(values))
 
 
-@dataclass(frozen=True, eq=False)
-class Scored:
+class Scored(NamedTuple):
     """Images of one collection, by position: which of them a run scored, and which of these it got right."""
 
     collection: str
@@ -250,28 +237,24 @@ Scores = Mapping[str, Sequence[Scored]]  # by the key of a row
 
 def read_scores(traces: Traces) -> dict[str, list[Scored]]:
     """Of all traces that hold them."""
-    found = {key: _scored(trace.get("scored")) for key, trace in traces.items()}
+    found = {}
+    for key, trace in traces.items():
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # none in this trace, or damaged
+            found[key] = [
+                Scored(str(part["collection"]), _bits(part, "seen"), _bits(part, "right")) for part in trace["scored"]
+            ]
     return {key: scored for key, scored in found.items() if scored}
 
 
-def _scored(parts: Any) -> list[Scored]:
-    try:
-        return [Scored(str(part["collection"]), *(_bits(part[name], part["images"]) for name in ("seen", "right")))
-                for part in parts or ()]  # fmt: skip
-    except (KeyError, TypeError, ValueError):
-        return []
-
-
-def _bits(text: str, count: int) -> np.ndarray:
-    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count).astype(bool)
-    if len(bits) != count:
-        raise ValueError(f"{len(bits)} bits for {count} images")
-    return bits
+def _bits(part: Mapping[str, Any], name: str) -> np.ndarray:
+    packed = np.frombuffer(bytes.fromhex(part[name]), np.uint8)
+    if 8 * len(packed) < part["images"]:
+        raise ValueError(f"{8 * len(packed)} bits for {part['images']} images")
+    return np.unpackbits(packed, count=part["images"]).astype(bool)
 
 
 def _variance(rows: Weighted, scores: Scores) -> tuple[float, int] | None:
-    """Of the weighted sum of the rows' accuracies over the images, and the number of different images. None: not all rows
-    tell which images they got right."""
+    """Of the weighted sum of accuracies over the images, and the number of images; None if the rows do not tell them."""
     sums: dict[str, np.ndarray] = {}
     seen: dict[str, np.ndarray] = {}
     for weight, row in rows:
@@ -291,17 +274,14 @@ def _variance(rows: Weighted, scores: Scores) -> tuple[float, int] | None:
 
 
 def _interval(mean: float, rows: Weighted, scores: Scores) -> tuple[float, float]:
-    """95 % interval of a mean accuracy (a share) over the images: Wilson's, with as many images as would vary as much.
-
-    Where rows do not tell which images they got right, with the images of a single row: no mean over several runs on the
-    same images varies more than that."""
+    """95 % interval of a mean accuracy (a share) over the images: Wilson's, with as many images as would vary as much. Where
+    rows do not tell which images were right, with the images of one row: no mean over runs on them varies more."""
+    counts = [float(row["count"]) for _, row in rows]
     known = _variance(rows, scores) if len(rows) > 1 else None
     if known is None:
-        count = float(min(row["count"] for _, row in rows))
-    elif known[0] > 0:
-        count = min(mean * (1 - mean) / known[0], float(sum(row["count"] for _, row in rows)))
+        count = min(counts)
     else:
-        count = float(known[1])
+        count = min(mean * (1 - mean) / known[0], sum(counts)) if known[0] > 0 else float(known[1])
     return wilson(min(mean, 1.0) * count, count)
 
 

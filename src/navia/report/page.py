@@ -6,9 +6,8 @@ import io
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -18,9 +17,9 @@ from PIL import Image
 from navia.errors import InputError
 from navia.evaluation.explain import NEIGHBOURS
 from navia.report.charts import Chart, Figure, figures, histogram
-from navia.report.compare import best, collapses, column_texts, compared, effective_classes, has_paper, interval_text, paper
-from navia.report.examples import Examples, ImageRow, class_names, example_images
+from navia.report.compare import collapses, compared, effective_classes, has_paper, interval_text, paper, read_column
 from navia.report.formatting import DASH, count, finite, format_number, join_names, readable
+from navia.report.images import Examples, ImageRow, class_names, example_images
 from navia.report.lines import Column, Traces
 from navia.report.tables import Block, Results, Table, short_path
 from navia.report.text import differences_text, how_to_read, missing_text, paper_note, setting_text, summary, why_several
@@ -30,23 +29,26 @@ PIXELATED_BELOW = 128  # images with fewer pixels a side are enlarged without sm
 SHOWN_COLLAPSES = 8
 Part = dict[str, Any]  # of a section: `kind` names the macro of page.html that renders it
 
-_NOTES = {
-    "cost": "Cost counts the multiply-accumulates of the forward passes, attention included, and is the same on every "
-    "computer. Backward passes are not in it, but in the milliseconds, which hold for the computer of this run only.",
-    "settings": "",
-    "stream": "Each point is the share of right predictions up to there, the mean over seeds where there are several. Of "
-    "more lines than a chart can hold, only the most accurate of each method is drawn.",
-    "tsne": "Each point is an image of the last third of the stream, placed by t-SNE of its CLS feature after the block "
-    "(blocks count from 0), when adaptation has ended. t-SNE shows which images are neighbours. It does not show how far "
-    "groups lie apart, how large or how dense they are, nor how one panel compares with another: each has its own layout. "
-    f"{NEIGHBOURS}-NN accuracy is measured before the projection and may be compared: the share of images whose class most "
-    f"of their {NEIGHBOURS} nearest others have.",
-}
-_TITLES = {
-    "cost": "Accuracy against cost",
-    "settings": "Effect of settings",
-    "stream": "Accuracy along the stream",
-    "tsne": "Classes as the blocks separate them",
+_SECTIONS = {  # of figures: title and note
+    "cost": (
+        "Accuracy against cost",
+        "Cost counts the multiply-accumulates of the forward passes, attention included, and is the same on every computer. "
+        "Backward passes are not in it, but in the milliseconds, which hold for the computer of this run only.",
+    ),
+    "settings": ("Effect of settings", ""),
+    "stream": (
+        "Accuracy along the stream",
+        "Each point is the share of right predictions up to there, the mean over seeds where there are several. Of more "
+        "lines than a chart can hold, only the most accurate of each method is drawn.",
+    ),
+    "tsne": (
+        "Classes as the blocks separate them",
+        "Each point is an image of the last third of the stream, placed by t-SNE of its CLS feature after the block (blocks "
+        "count from 0), when adaptation has ended. t-SNE shows which images are neighbours. It does not show how far groups "
+        "lie apart, how large or how dense they are, nor how one panel compares with another: each has its own layout. "
+        f"{NEIGHBOURS}-NN accuracy is measured before the projection and may be compared: the share of images whose class "
+        f"most of their {NEIGHBOURS} nearest others have.",
+    ),
 }
 _COLLAPSE_RULE = (
     "A run is listed if it lies more than 5 points below no adaptation on its domain, if the guard acted, or if it predicts "
@@ -54,15 +56,13 @@ _COLLAPSE_RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     title: str
     parts: Sequence[Part]
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Introduction:
+class Introduction(NamedTuple):
     """Replaces title and lead of the page. steps: sentences, each with a command to try next."""
 
     title: str
@@ -71,24 +71,10 @@ class Introduction:
 
 
 def report_page(
-    results: Results,
-    traces: Traces,
-    examples: Examples = ((), ""),
-    notes: Sequence[str] = (),
+    results: Results, traces: Traces, examples: Examples = ((), ""), notes: Sequence[str] = (),
     introduction: Introduction | None = None,
-) -> str:
-    """The whole page.
-
-    Args:
-        results: Tables of `tabulate`.
-        traces: Traces of the rows, by key.
-        examples: Example images of the data, and a note on them.
-        notes: Further sentences for the reader.
-        introduction: Of a demonstration, in place of the title and lead.
-
-    Returns:
-        An HTML document that needs no other file.
-    """
+) -> str:  # fmt: skip
+    """One HTML document that needs no other file. notes: further sentences for the reader."""
     several = len(results.tables) > 1
     sections = [section for table in results.tables for section in _table_sections(table, traces, several)]
     if why := why_several(results):
@@ -115,11 +101,8 @@ def render(title: str, lead: str, sections: Sequence[Section]) -> str:
     environment.filters["unbroken"] = lambda text: str(text).replace(" %", "\N{NO-BREAK SPACE}%")
     found = [chart for section in sections for part in section.parts for chart in part.get("charts", ())]
     files = {name: Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js", "echarts.min.js")}
-    return (
-        environment.get_template("page.html")
-        .render(title=title, lead=lead, sections=sections, files=files, charts_data=list(map(_chart_data, found)))
-        .lstrip()
-    )
+    template, data = environment.get_template("page.html"), list(map(_chart_data, found))
+    return template.render(title=title, lead=lead, sections=sections, files=files, charts_data=data).lstrip()
 
 
 def _chart_data(chart: Chart) -> dict[str, Any]:
@@ -150,9 +133,8 @@ def cell(value: float | str | None, text: str | None = None, small: str = "", ma
 
 def table_part(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Part]], caption: str = "") -> Part:
     """A table that sorts by a click on a header. columns: names, and "text", "high" or "low": which numbers are better."""
-    for row in rows:
-        if len(row) != len(columns):
-            raise InputError(f"a table of {len(columns)} columns got a row of {len(row)} cells")
+    if wrong := [len(row) for row in rows if len(row) != len(columns)]:
+        raise InputError(f"a table of {len(columns)} columns got a row of {wrong[0]} cells")
     return {"kind": "table", "columns": columns, "rows": rows, "caption": caption}
 
 
@@ -187,18 +169,18 @@ def image_uri(image: np.ndarray) -> str:
 def _table_sections(table: Table, traces: Traces, several: bool) -> list[Section]:
     """A section for each view of a table; where there are several tables, one for each table."""
     views = list(_views(table, traces))
-    if not several:
-        return views
     parts: list[Part] = []
     for view in views:
         parts += [{"kind": "heading", "text": view.title}, *view.parts, {"kind": "note", "text": view.note}]
-    return [Section(f"Table {table.number}: {table.title}", parts)]
+    return [Section(f"Table {table.number}: {table.title}", parts)] if several else views
 
 
 def _views(table: Table, traces: Traces) -> Iterator[Section]:
-    tables = [
-        _results_part(table, block, columns, caption) for block in table.blocks for columns, caption in _cuts(table, block)
-    ]
+    tables = []
+    for block in table.blocks:  # averages, then every domain, where one table would be too wide to see the average
+        tables.append(_results_part(table, block, table.summed if table.is_wide else table.columns, block.title))
+        if table.is_wide:
+            tables.append(_results_part(table, block, table.single, f"{block.title or 'The same'}, domain by domain"))
     note = "\n\n".join(filter(None, [" ".join(how_to_read(table)), differences_text(table)]))
     yield Section("Accuracy, cost and time", [{"kind": "text", "text": setting_text(table)}, *tables], note)
     if has_paper(table):
@@ -207,35 +189,22 @@ def _views(table: Table, traces: Traces) -> Iterator[Section]:
     for figure in figures(table, traces):
         if figure.section:
             drawn.setdefault(figure.section, []).append(figure)
-    for name in (name for name in _TITLES if name in drawn):
-        parts = [_charts_part(figure.charts, figure.note) for figure in drawn[name]]
-        yield Section(_TITLES[name], parts, _NOTES[name])
-
-
-def _cuts(table: Table, block: Block) -> Iterator[tuple[Sequence[Column], str]]:
-    """The columns of a table, or of two where one would be too wide to see the average: averages, then every domain."""
-    if not table.is_wide:
-        yield block.select(table.columns), block.title
-        return
-    yield block.select(table.summed), block.title
-    yield table.single, f"{block.title or 'The same'}, domain by domain"
+    for name, (title, text) in _SECTIONS.items():
+        if name in drawn:
+            yield Section(title, [_charts_part(figure.charts, figure.note) for figure in drawn[name]], text)
 
 
 def _results_part(table: Table, block: Block, shown: Sequence[Column], caption: str) -> Part:
     """With a column of published averages beside ours where there are any."""
     columns = [("method", "text")]
     rows = [[cell(line.name, small=line.text if line.setting.label else "")] for line in block.lines]
-    for column in shown:
-        columns.append((column.title, column.better))
-        ranked, marks, texts = compared(block.lines, column), best(block, column), column_texts(block, column)
-        for i, (line, cells) in enumerate(zip(block.lines, rows, strict=True)):
-            small = interval_text(line.value(column)) if column.is_accuracy else ""
-            ranks = ranked[i].mean is not None
-            cells.append(cell(ranked[i].mean if ranks else "", texts[i], small, marks[i]))
-        if column == table.average and has_paper(table, [column]):
-            columns.append(("paper", "low"))
-            for line, cells in zip(block.lines, rows, strict=True):
-                cells.append(_percent(paper(table, line, column), 1))
+    for column in block.select(shown):
+        beside = column == table.average and has_paper(table, [column])
+        columns += [(column.title, column.better), ("paper", "low")] if beside else [(column.title, column.better)]
+        ranked = [value.mean for value in compared(block.lines, column)]
+        for cells, rank, (line, text, value, mark) in zip(rows, ranked, read_column(block, column), strict=True):
+            cells.append(cell("" if rank is None else rank, text, interval_text(value), mark))
+            cells += [_percent(paper(table, line, column), 1)] if beside else []
     return table_part(columns, rows, caption)
 
 
@@ -248,29 +217,26 @@ def _paper_part(table: Table) -> Part:
     """Ours, with the published value below it."""
     columns = [c for c in table.columns if any(paper(table, line, c) is not None for line in table.lines)]
     known = [line for line in table.lines if any(paper(table, line, c) is not None for c in columns)]
-    rows = []
-    for line in known:
-        pairs = [(line.value(column).mean, paper(table, line, column)) for column in columns]
-        cells = [{**_percent(ours, 1), "small": DASH if theirs is None else f"{theirs:.1f}"} for ours, theirs in pairs]
-        rows.append([cell(line.name), *cells])
-    return table_part(
-        [("method", "text"), *((c.title, "low") for c in columns)], rows, "Ours, and below in small the paper's"
-    )
+    rows = [[cell(line.name)] for line in known]
+    for cells, line in zip(rows, known, strict=True):
+        for column in columns:
+            theirs = paper(table, line, column)
+            cells.append(_percent(line.value(column).mean, 1) | {"small": DASH if theirs is None else f"{theirs:.1f}"})
+    titles = [("method", "text"), *((column.title, "low") for column in columns)]
+    return table_part(titles, rows, "Ours, and below in small the paper's")
 
 
 def _collapse_section(results: Results, traces: Traces) -> Section:
     found = [(table, collapse) for table in results.tables for collapse in collapses(table, traces)]
     if not found:
         return Section("Collapsed runs", [{"kind": "text", "text": "None."}], _COLLAPSE_RULE)
-    columns = [("run", "text"), ("domain", "text"), ("seed", "text"), ("accuracy, %", "low"), ("no adaptation, %", "low")]
-    columns += [("classes in effect", "low"), ("guard events", "low")]
+    numbers = ("accuracy, %", "no adaptation, %", "classes in effect", "guard events")
+    columns = [("run", "text"), ("domain", "text"), ("seed", "text"), *((name, "low") for name in numbers)]
     rows: list[list[Part]] = []
     charts: dict[tuple[int, str, str], Chart] = {}
     for table, collapse in found:
         row, source = collapse.row, collapse.source
-        ours, theirs = (
-            effective_classes(traces.get(r["key"], {}).get("predicted", ())) if r else None for r in (row, source)
-        )
+        ours, theirs = (effective_classes(r, traces) for r in (row, source))
         small = "" if theirs is None else f"{format_number(theirs)} without"
         name = cell(collapse.line.name, small=f"table {table.number}" if len(results.tables) > 1 else "")
         accuracies = [_percent(r["top1"] if r else None) for r in (row, source)]
@@ -317,11 +283,10 @@ def demo_page(results: Results, traces: Traces, steps: Sequence[tuple[str, str]]
     (table,) = results.tables
     shifts = join_names([readable(domain) for domain in table.domains])
     lead = (
-        f"A Vision Transformer ({table.protocol['model']}) was trained on clean images. Here it meets shifted ones "
-        f"({shifts}, severity {table.protocol['severity']} of 5) and adapts to them without labels, with all "
-        "of its tokens and with fewer. "
-        f"Every number was computed in this run. One model and {count(len(table.domains), 'shift')} show how the methods "
-        "behave, not which of them is best in general."
+        f"A Vision Transformer ({table.protocol['model']}) was trained on clean images. Here it meets others ({shifts}, "
+        f"severity {table.protocol['severity']} of 5) and adapts to them without labels, with all of its tokens and with "
+        f"fewer. Every number was computed in this run. One model and {count(len(table.domains), 'shift')} show how the "
+        "methods behave, not which of them is best in general."
     )
     images, note = example_images(results, traces)
     note += f" Predictions: before is no adaptation, after is {table.lines[-1].name} at the end of the stream."

@@ -1,13 +1,12 @@
 """Rows of a benchmark -> tables of what may be compared, and why the rest may not.
 
-Each kept spec has its own table; rows that no spec asks for are grouped by their protocol. Two rows stand in one table if
-everything but the method under test was the same: model and weights, preprocessing, images, stream, batch, source, and the
-version of navia. Within a table, lines that measure something else (real time, or scored after a given number of batches)
-are blocks of their own: the best of a column is the best of its block.
+Each kept spec has its own table; other rows are grouped by protocol: everything but the method under test was the same.
+Lines that measure something else (real time, or scored after a given number of batches) are blocks of their own.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,10 +38,6 @@ class Block:
     lines: tuple[Line, ...]
 
     @property
-    def seeds(self) -> list[int]:
-        return sorted({seed for line in self.lines for _, seed in line.rows})
-
-    @property
     def has_realtime(self) -> bool:
         return any(line.realtime_rows for line in self.lines)
 
@@ -53,8 +48,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell without a row. table: its number, None where no cell of the table has been run. spec: which asks for it; None:
-    no spec does, but other lines have it."""
+    """A cell without a row. table: None if none of its cells has a row. spec: None if only other lines have the cell."""
 
     table: int | None
     spec: str | None
@@ -65,9 +59,8 @@ class Missing:
 
 @dataclass(frozen=True)
 class Table:
-    """protocol: what all rows share, name -> value. repeated: cells that were run more than once with other results.
-    suffix: added to the title where others read the same. spec: name of the one that asked for the cells, None for rows
-    that no kept spec asks for. lost: its cells (line, domain, seed) that have no row."""
+    """protocol: what all rows share, name -> value. repeated: cells that were run more than once with other results. suffix:
+    of the title where others read the same. spec: which asked for them. lost: cells (line, domain, seed) without row."""
 
     number: int
     protocol: Mapping[str, Any]
@@ -88,15 +81,13 @@ class Table:
 
     @property
     def title(self) -> str:
-        severity = self.protocol["severity"]
-        model, data = short_path(self.protocol["model"]), short_path(self.protocol["data"])
-        spec = "" if self.spec is None else f"{self.spec}: "
-        return f"{spec}{model} on {data}{f', severity {severity}' if severity else ''}{self.suffix}"
+        model, data, severity = (self.protocol[key] for key in ("model", "data", "severity"))
+        spec, severity = f"{self.spec}: " if self.spec else "", f", severity {severity}" if severity else ""
+        return f"{spec}{short_path(model)} on {short_path(data)}{severity}{self.suffix}"
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Domains, then averages where the table has all their members (over the 15 corruptions where these are there), then
-        costs."""
+        """Domains, then averages where the table has all their members (the 15 corruptions if it can be), then costs."""
         averaged = tuple(names()) if set(names()) <= set(self.domains) else self.domains
         groups = [Column("group", group, CORRUPTIONS[group]) for group in _GROUPS]
         whole = len(averaged) == len(self.domains) and all(domain in self.domains for _, domain, _ in self.lost)
@@ -107,15 +98,11 @@ class Table:
             *(column for column in groups if set(column.members) < set(averaged)),
             *([average] if len(self.domains) > 1 else []),
             *([realtime] if any(block.has_realtime for block in self.blocks) else []),
-            Column("ece", "ece", averaged),
-            GMACS,
-            MS,
-            Column("memory", "memory"),
+            *(Column("ece", "ece", averaged), GMACS, MS, Column("memory", "memory")),
         )
 
     @property
     def single(self) -> tuple[Column, ...]:
-        """The columns of one domain each."""
         return tuple(column for column in self.columns if column.kind == "domain")
 
     @property
@@ -134,16 +121,11 @@ class Table:
         return next((c for c in self.columns if c.kind == "average"), self.columns[0])
 
     @property
-    def images(self) -> dict[str, int]:
-        return {domain_of(row)[0]: row["fingerprint"]["images"] for row in self.rows}
-
-    @property
     def seeds(self) -> list[int]:
         return sorted({row["seed"] for row in self.rows})
 
     def missing(self) -> list[Missing]:
-        """What the spec asks for and has no row. Without a spec: every line of a block should have every domain of the table
-        and every seed of the block."""
+        """What the spec asks for. Without a spec a line should have all domains of the table and all seeds of its block."""
         if self.spec is not None:
             return [Missing(self.number, self.spec, line, domain, seed) for line, domain, seed in self.lost]
         return [
@@ -151,15 +133,14 @@ class Table:
             for block in self.blocks
             for line in block.lines
             for domain in self.domains
-            for seed in ([] if line.any_order and line.rows_of(domain) else block.seeds)
-            if (domain, seed) not in line.rows
+            for seed in sorted({seed for other in block.lines for _, seed in other.rows})
+            if (domain, seed) not in line.rows and not (line.any_order and line.rows_of(domain))
         ]
 
 
 @dataclass(frozen=True)
 class Results:
-    """apart: sentences why tables must not be compared with the earlier ones. unbegun: cells that specs ask for and whose
-    tables have no row yet."""
+    """apart: sentences why tables must not be compared with earlier ones. unbegun: cells of tables that have no row yet."""
 
     tables: tuple[Table, ...]
     apart: tuple[str, ...]
@@ -173,11 +154,8 @@ class Results:
 def tabulate(
     rows: Sequence[Row], where: str = "the rows", specs: Sequence[Mapping[str, Any]] = (), traces: Traces | None = None
 ) -> Results:
-    """Tables in the order of the kept specs (`Store.specs`), then those of all other rows in the order in which their first
-    rows were run. A row stands in the table of each spec that asks for it, under its label there; rows that differ in the
-    label alone are of one line.
-
-    traces: tell which images were right, for intervals over images."""
+    """Tables in the order of the kept specs (`Store.specs`), then of all other rows in the order in which they were run. A
+    row stands in the table of each spec that asks for it, under its label there. traces: for intervals over images."""
     check_rows(rows, where)
     by_key = {row["key"]: row for row in rows}
     groups: list[_Group] = []
@@ -210,30 +188,19 @@ def _protocol_of(row: Row) -> dict[str, Any]:
     prints = row["fingerprint"]
     streamed = {"domains of the stream": tuple(row["domains"])} if not row["domain"] and row.get("domains") else {}
     return {
-        "model": row["model"],
-        "weights": prints["weights"],
-        "preprocessing": prints["preprocessing"],
-        "data": row["data"],
-        "kind of data": prints["data"],
-        "severity": domain_of(row)[1],
-        "stream": row["stream"],
-        **streamed,
-        "reset policy": prints["reset"],
-        "limit of images": row["images"],
-        "label shift": row["label_shift"],
-        "batch": row["batch"],
+        "model": row["model"], "weights": prints["weights"], "preprocessing": prints["preprocessing"],
+        "data": row["data"], "kind of data": prints["data"], "severity": domain_of(row)[1],
+        "stream": row["stream"], **streamed, "reset policy": prints["reset"],
+        "limit of images": row["images"], "label shift": row["label_shift"], "batch": row["batch"],
         "number of source images": row["source_images"],
         "source": row["source_path"] or "clean images of the same data that are not in the stream",
-        "classes": prints["classes"],
-        "version of navia": prints["versions"]["navia"],
-    }
+        "classes": prints["classes"], "version of navia": prints["versions"]["navia"],
+    }  # fmt: skip
 
 
 def _identity_of(row: Row) -> dict[str, Any]:
     """The protocol for comparison: data by their digest, wherever they lie, where a row has it."""
-    found = _protocol_of(row)
-    digests = {"data": row.get("data_digest"), "source": row.get("source_digest")}
-    return found | {name: digest for name, digest in digests.items() if digest}
+    return _protocol_of(row) | {name: row[f"{name}_digest"] for name in ("data", "source") if row.get(f"{name}_digest")}
 
 
 def _known_protocol(cell: Row) -> tuple[object, ...]:
@@ -248,8 +215,7 @@ def _known_protocol(cell: Row) -> tuple[object, ...]:
 
 @dataclass
 class _Group:
-    """Cells of one table: rows of one protocol whose images agree. spec: name of what asked for them. cells: what was asked
-    for, with the label that it has there, as rows where these are there."""
+    """Cells of one table: rows of one protocol whose images agree. cells: what was asked for, as rows if they are there."""
 
     spec: str | None
     protocol: Mapping[str, Any]
@@ -293,17 +259,13 @@ def _why_apart(number: int, groups: Sequence[_Group]) -> str:
 
 
 def _reasons(group: _Group, other: _Group) -> list[str]:
-    keys = dict.fromkeys([*other.identity, *group.identity])
-    differing = [key for key in keys if other.identity.get(key) != group.identity.get(key)]
-    found = [f"other {key} ({_both(key, other.protocol.get(key), group.protocol.get(key))})" for key in differing]
+    found = []
+    for key in dict.fromkeys([*other.identity, *group.identity]):
+        if other.identity.get(key) != group.identity.get(key):
+            whole = [_value_text(one.protocol.get(key)) for one in (other, group)]
+            short = list(map(short_path, whole)) if key in ("model", "data", "source") else whole
+            found.append(f"other {key} ({' and '.join(whole if short[0] == short[1] else short)})")
     return found or [*filter(None, map(other.conflict, group.rows))][:1]
-
-
-def _both(key: str, one: object, other: object) -> str:
-    """Paths by their last parts, unless these are the same."""
-    whole = [_value_text(one), _value_text(other)]
-    short = [short_path(text) for text in whole] if key in ("model", "data", "source") else whole
-    return " and ".join(whole if short[0] == short[1] else short)
 
 
 def _value_text(value: object) -> str:
@@ -322,13 +284,10 @@ def short_path(path: str) -> str:
 
 def _groups_of_spec(spec: Mapping[str, Any], by_key: Mapping[str, Row]) -> tuple[list[_Group], list[Missing]]:
     """Of one spec, and its cells whose table has no row yet."""
-    name = str(spec["name"])
+    name, lost = str(spec["name"]), []
     found = {cell["key"]: {**by_key[cell["key"]], "label": cell["label"]} for cell in spec["cells"] if cell["key"] in by_key}
-    groups = _by_protocol(name, list(found.values()))
-    lost = []
-    for cell in spec["cells"]:
-        if cell["key"] in found:
-            continue
+    groups = _by_protocol(name, found.values())
+    for cell in (cell for cell in spec["cells"] if cell["key"] not in by_key):
         group = next((group for group in groups if _known_protocol(group.rows[0]) == _known_protocol(cell)), None)
         if group is None:
             lost.append(Missing(None, name, Setting.from_row(cell).name, domain_of(cell)[0], cell["seed"]))
@@ -361,16 +320,14 @@ def _join_pieces(groups: Sequence[_Group]) -> list[_Group]:
         for row in group.rows:
             if row["key"] not in known:
                 earlier.add(row)
-        specs = [] if earlier.spec is None else earlier.spec.split(", ")
-        earlier.spec = ", ".join(dict.fromkeys([*specs, *([] if group.spec is None else [group.spec])])) or None
+        specs = [*(earlier.spec or "").split(", "), group.spec or ""]
+        earlier.spec = ", ".join(dict.fromkeys(filter(None, specs))) or None
     return joined
 
 
 def _fit(one: _Group, other: _Group) -> bool:
     """Whether both have the same lines, comparable, and no domain on which a line differs."""
-    if {_line_key(cell) for cell in one.cells} != {_line_key(cell) for cell in other.cells}:
-        return False
-    if not all(map(one.accepts, other.rows)):
+    if set(map(_line_key, one.cells)) != set(map(_line_key, other.cells)) or not all(map(one.accepts, other.rows)):
         return False
     options = {(_line_key(cell), domain_of(cell)[0]): Setting.from_row(cell) for cell in one.cells}
     keys = {(_line_key(cell), domain_of(cell)[0], cell["seed"]): cell["key"] for cell in one.cells}
@@ -415,25 +372,23 @@ def _table(number: int, group: _Group, scores: Scores) -> Table:
 
 
 def _one_per_label(lines: Sequence[Line], asked: Mapping[Setting, set[str]]) -> list[Line]:
-    """Runs of one label, method and reducer that differ in options, each with its own domains, are one line. asked: the
-    domains of each setting."""
+    """Runs of one label that differ in options, each with its own domains (asked), are one line."""
     groups: dict[Setting, list[Line]] = {}
     for line in lines:
         groups.setdefault(_line_key({**next(iter(line.rows.values())), "label": line.setting.label}), []).append(line)
     merged: list[Line] = []
     for own in groups.values():
         disjoint = sum(len(asked[line.setting]) for line in own) == len(set().union(*(asked[x.setting] for x in own)))
-        merged += [_merge(own)] if len(own) > 1 and disjoint else own
+        if len(own) == 1 or not disjoint:
+            merged += own
+            continue
+        given = [line.setting.given for line in own]
+        shared = {key: value for key, value in given[0].items() if all(key in one and one[key] == value for one in given)}
+        rows: Rows = {place: row for line in own for place, row in line.rows.items()}
+        setting = replace(own[0].setting, options=json.dumps(shared, sort_keys=True))
+        options = {domain: line.setting.given for line in own for domain, _ in line.rows}
+        merged.append(replace(own[0], setting=setting, rows=rows, options_by_domain=options))
     return merged
-
-
-def _merge(lines: Sequence[Line]) -> Line:
-    given = [line.setting.given for line in lines]
-    shared = {key: value for key, value in given[0].items() if all(key in one and one[key] == value for one in given)}
-    rows: Rows = {place: row for line in lines for place, row in line.rows.items()}
-    setting = replace(lines[0].setting, options=json.dumps(shared, sort_keys=True))
-    options = {domain: line.setting.given for line in lines for domain in dict.fromkeys(where for where, _ in line.rows)}
-    return replace(lines[0], setting=setting, rows=rows, options_by_domain=options)
 
 
 def _distinct_titles(tables: Sequence[Table]) -> tuple[Table, ...]:
@@ -448,12 +403,10 @@ def _distinct_titles(tables: Sequence[Table]) -> tuple[Table, ...]:
 
 def _distinct_names(lines: Sequence[Line]) -> list[Line]:
     """Where one label stands for several settings, each line also tells its setting."""
-    names = [(line.name, line.setting.block) for line in lines]
-    found = []
-    for line, name in zip(lines, names, strict=True):
-        plain, label = replace(line.setting, label=None).name, line.setting.label
-        longer = plain if label is None else f"{label}: {plain}"
-        found.append(replace(line, name=longer) if names.count(name) > 1 else line)
+    names, found = Counter((line.name, line.setting.block) for line in lines), []
+    for line in lines:
+        longer = f"{line.setting.label or ''}: {replace(line.setting, label=None).name}".removeprefix(": ")
+        found.append(replace(line, name=longer) if names[line.name, line.setting.block] > 1 else line)
     return found
 
 

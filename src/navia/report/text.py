@@ -2,11 +2,11 @@
 
 import csv
 import io
+import itertools
 import json
 import re
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import jinja2
 
 from navia.bench.presets import published_model
 from navia.report import compare
-from navia.report.compare import best, column_texts, format_values, has_other_seeds, has_paper, interval_text, paper
-from navia.report.formatting import count, finite, join_names, readable
-from navia.report.lines import FEW_SEEDS, Column, Line, Value
+from navia.report.compare import format_values, has_other_seeds, has_paper, interval_text, paper, read_column, value_text
+from navia.report.formatting import DASH, count, finite, join_names, readable
+from navia.report.lines import FEW_SEEDS, Column, Line, Setting, Value
 from navia.report.tables import Block, Results, Table, short_path
 
 _LISTED = 8  # lines whose missing cells are listed
@@ -27,59 +27,65 @@ _LISTED = 8  # lines whose missing cells are listed
 
 def setting_text(table: Table) -> str:
     """What all rows of a table share, in a sentence."""
-    images, protocol = sorted(set(table.images.values())), table.protocol
-    counts = f"{images[0]:,}" if len(images) == 1 else f"{images[0]:,} to {images[-1]:,}"
+    images, protocol = sorted({row["fingerprint"]["images"] for row in table.rows}), table.protocol
     shift = "" if protocol["label shift"] is None else f" with label shift {protocol['label shift']}"
     return (
-        f"{counts} images per domain in batches of {protocol['batch']}, stream: {protocol['stream']}{shift}, "
-        f"{protocol['classes']} classes, {protocol['number of source images']} clean source images, "
-        f"{_seeds_text(table.seeds)}, navia {protocol['version of navia']}."
+        f"{' to '.join(f'{n:,}' for n in dict.fromkeys([images[0], images[-1]]))} images per domain in batches of "
+        f"{protocol['batch']}, stream: {protocol['stream']}{shift}, {protocol['classes']} classes, "
+        f"{protocol['number of source images']} clean source images, {_seeds_text(table.seeds)}, "
+        f"navia {protocol['version of navia']}."
     )
 
 
 def how_to_read(table: Table) -> list[str]:
     """What the numbers of a table are, in sentences."""
+    settings = [line.setting for line in table.lines]
+    # how many views CoTTA averages depends on the stream
+    uncounted = ", without the views that CoTTA averages where the source is unsure"
     text = [
-        f"Top-1 accuracy in percent; every prediction was made before the update from its image{_uses_batch(table)}.",
+        f"Top-1 accuracy in percent; every prediction was made before the update from its image{_uses_batch(settings)}.",
         *intervals_and_seeds(table),
         "Bold is the best of a column. ECE is over 15 bins.",
+        f"GMACs are of the forward passes for one image{uncounted if any(s.method == 'cotta' for s in settings) else ''}.",
     ]
-    cotta = any(line.setting.method == "cotta" for line in table.lines)  # how many views depends on the stream
-    uncounted = ", without the views that CoTTA averages where the source is unsure" if cotta else ""
-    text.append(f"GMACs are of the forward passes for one image{uncounted}.")
     if any(block.has_realtime for block in table.blocks):
         text.append(
             "In real time images arrive at the rate of the source model without reduction; those that arrive during an "
             "update are predicted with the last state and not adapted to."
         )
-    if any(block.lines[0].setting.adapt_for is not None for block in table.blocks):
+    if any(setting.adapt_for is not None for setting in settings):
         text.append("Times of lines that are scored on the last third are those of prediction alone.")
-    return [*text, *_guard(table), *_mixed_times(table), *_repeats(table)]
+    text += _guard(table)
+    prints = [row["fingerprint"] for row in table.rows]
+    differing = ["numbers of threads"] if len({p.get("threads") for p in prints}) > 1 else []
+    differing += ["versions of torch"] if len({p["versions"].get("torch") for p in prints}) > 1 else []
+    if differing:
+        text.append(f"Rows ran with different {' and '.join(differing)}: do not compare their times.")
+    if table.repeated:
+        text.append(f"Run more than once with another result, the last one is shown: {', '.join(table.repeated)}.")
+    return text
 
 
 def intervals_and_seeds(table: Table) -> list[str]:
     """What intervals cover, what seeds change, and where lines do not have the same seeds or options."""
     kinds = {line.value(column).interval for line in table.lines for column in table.columns if column.is_accuracy}
-    several = any(len(line.rows_of(domain)) > 1 for line in table.lines for domain in table.domains)
-    text = [_seeds(table)] if several else []
+    counts = sorted({len(line.rows_of(domain)) for line in table.lines for domain in table.domains} - {0, 1})
+    text = [_seeds(table, counts)] if counts else []
     text += ["± is the 95 % interval of the mean over seeds, by Student's t."] if "t" in kinds else []
-    text += [_ranges(table, several)] if "wilson" in kinds else []
+    text += [_ranges(table, bool(counts))] if "wilson" in kinds else []
     options = [f"Options of {line.name}: {line.options_text}." for line in table.lines if line.options_by_domain]
     return [*text, *_other_seeds(table), *options]
 
 
-def _seeds(table: Table) -> str:
+def _seeds(table: Table, counts: Sequence[int]) -> str:
     """What another seed changes."""
-    counts = sorted({len(line.rows_of(domain)) for line in table.lines for domain in table.domains} - {0, 1})
     limit = table.protocol["limit of images"]
-    scored = any(line.setting.adapt_for is not None for line in table.lines)
     changed = ["the order of the stream"]
     changed += [] if limit is None else [f"which {limit:,} images of a domain are sampled"]
-    changed += ["which of them are scored"] if scored else []
-    cells = [(line.value(column), line, column) for line in table.lines for column in table.single]
-    spread = [(v.highest_seed - v.lowest_seed, f"{line.name} on {column.title}") for v, line, column in cells
-              if v.highest_seed is not None and v.lowest_seed is not None]  # fmt: skip
+    changed += ["which of them are scored"] if any(line.setting.adapt_for is not None for line in table.lines) else []
     text = f"Numbers are means over {' or '.join(map(str, counts))} seeds, which change {join_names(changed)}"
+    cells = [(line.value(column), f"{line.name} on {column.title}") for line in table.lines for column in table.single]
+    spread = [(v.highest_seed - (v.lowest_seed or 0.0), where) for v, where in cells if v.highest_seed is not None]
     if not spread:
         return f"{text}."
     middle, (most, where) = statistics.median(points for points, _ in spread), max(spread)
@@ -93,78 +99,52 @@ def _ranges(table: Table, several: bool) -> str:
     text = "A range is the 95 % Wilson interval over the images"
     if several:
         text += f", for fewer than {FEW_SEEDS} seeds: it does not cover what another seed changes"
-    if all(
-        row["key"] in line.scores for line in table.lines for row in line.rows.values() if finite(row["top1"]) is not None
-    ):
+    rows = [(line, row) for line in table.lines for row in line.rows.values() if finite(row["top1"]) is not None]
+    if all(row["key"] in line.scores for line, row in rows):
         return f"{text}. An image that comes in several orders or domains counts once."
-    return (
-        f"{text}. A mean of several runs has that of one run with its accuracy, which is wider than its own: these rows do "
-        "not tell which images were right."
-    )
+    wider = "A mean of several runs has that of one run with its accuracy, which is wider than its own"
+    return f"{text}. {wider}: these rows do not tell which images were right."
 
 
 def _other_seeds(table: Table) -> list[str]:
     """Which seeds are compared where not all lines have the same."""
-    found = [(block, column) for block in table.blocks for column in table.single if has_other_seeds(block.lines, column)]
-    if not found:
-        return []
-    domains: dict[str, list[str]] = {}
-    for block, column in found:
-        seeds = sorted(compare.common_seeds(block.lines, column)[column.name])
-        what = _seeds_text(seeds, " and ") if seeds else "none, so nothing is compared"
-        domains.setdefault(what, []).append(column.title)
-    text = "; ".join(f"{what} on {join_names(list(dict.fromkeys(own)))}" for what, own in domains.items())
-    return [
+    domains: dict[str, dict[str, None]] = {}
+    for block, column in itertools.product(table.blocks, table.single):
+        if has_other_seeds(block.lines, column):
+            seeds = sorted(compare.common_seeds(block.lines, column)[column.name])
+            domains.setdefault(_seeds_text(seeds) if seeds else "none, so nothing is compared", {})[column.title] = None
+    text = "; ".join(f"{seeds} on {join_names(list(own))}" for seeds, own in domains.items())
+    note = (
         "Not all lines have the same seeds yet: cells are means over the seeds that each line has, but bold and order "
         f"compare lines on the seeds that all of them have ({text})."
-    ]
+    )
+    return [note] if domains else []
 
 
-def _seeds_text(seeds: Sequence[int], last: str = ", ") -> str:
+def _seeds_text(seeds: Sequence[int]) -> str:
     """'seed 0', 'seeds 0, 1, 2'."""
-    names = list(map(str, seeds))
-    text = join_names(names) if last == " and " else ", ".join(names)
-    return f"seed{'s' * (len(names) > 1)} {text}"
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
-def _uses_batch(table: Table) -> str:
+def _uses_batch(settings: Sequence[Setting]) -> str:
     """Methods that use the whole batch before they predict: FOA takes the fittest of its candidates, LAME lets neighbours
     agree, and SAR as in FOA's paper predicts with weights that were moved along the batch's own gradient."""
-    settings = [line.setting for line in table.lines]
-    present = {
-        "FOA": any(setting.method == "foa" for setting in settings),
-        "LAME": any(setting.method == "lame" for setting in settings),
-        "SAR with variant=foa": any((s.method, s.given.get("variant")) == ("sar", "foa") for s in settings),
-    }
-    names = [name for name, found in present.items() if found]
+    used = {(setting.method, setting.given.get("variant") if setting.method == "sar" else None) for setting in settings}
+    titles = {("foa", None): "FOA", ("lame", None): "LAME", ("sar", "foa"): "SAR with variant=foa"}
+    names = [title for method, title in titles.items() if method in used]
     return f"; {join_names(names)} fit{'s' * (len(names) == 1)} it to the batch itself, without labels" if names else ""
 
 
 def _guard(table: Table) -> list[str]:
     """The published methods have no guard: where it acted, a row is not the method's alone."""
     guarded = [line for line in table.lines if line.setting.guarded and line.setting.method != "none"]
-    acted = {
-        line.name: [readable(d) or "the stream" for (d, _), row in line.rows.items() if row["guard"]] for line in guarded
-    }
-    caught = [f"{name} on {join_names(list(dict.fromkeys(domains)))}" for name, domains in acted.items() if domains]
-    if not caught:
-        return ["The guard was on and never acted."] if guarded else []
-    return [f"The guard was on and acted: {'; '.join(caught)}."]
-
-
-def _mixed_times(table: Table) -> list[str]:
-    prints = [row["fingerprint"] for row in table.rows]
-    found = {
-        "numbers of threads": {str(p.get("threads")) for p in prints},
-        "versions of torch": {str(p["versions"].get("torch")) for p in prints},
-    }
-    differing = [name for name, values in found.items() if len(values) > 1]
-    return [f"Rows ran with different {' and '.join(differing)}: do not compare their times."] if differing else []
-
-
-def _repeats(table: Table) -> list[str]:
-    text = f"Run more than once with another result, the last one is shown: {', '.join(table.repeated)}."
-    return [text] if table.repeated else []
+    acted: dict[str, dict[str, None]] = {}
+    for line in guarded:
+        for (domain, _), row in line.rows.items():
+            if row["guard"]:
+                acted.setdefault(line.name, {})[readable(domain) or "the stream"] = None
+    caught = "; ".join(f"{name} on {join_names(list(domains))}" for name, domains in acted.items())
+    return [f"The guard was on and {f'acted: {caught}' if caught else 'never acted'}."] if guarded else []
 
 
 def paper_note(table: Table) -> str:
@@ -200,27 +180,22 @@ def headline(table: Table, numbered: bool = False) -> str:
         return ""
     block, top, values = found
     texts = dict(zip((line.name for line in block.lines), format_values([v.mean for v in values], column), strict=True))
-    own = {line.name: value for line, value in zip(block.lines, values, strict=True)}
+    own = {line.name: value_text(value, " %") for line, value in zip(block.lines, values, strict=True)}
     tops = [name for name, text in texts.items() if text == texts[top.name]]
     base = next((x for x in block.lines if (x.setting.method, x.setting.reduce) == ("none", "none")), None)
-    other = above = ""
-    if base is not None and base.name not in tops and own[base.name].mean is not None:
+    other = ""
+    if base is not None and base.name not in tops and texts[base.name] != DASH:
         gap = compare.difference(top, base, column)
-        other = f"; no adaptation: {_value_text(own[base.name])}"
-        above = f", {_gap_text(gap)} points below" if gap else ""
+        other = f"; no adaptation: {own[base.name]}{f', {_gap_text(gap)} points below' if gap else ''}"
     where = f"Table {table.number}: highest" if numbered else "Highest"
     what = "average" if column.kind == "average" else f"on {column.title}"
     on = " on the seeds that all lines have" if has_other_seeds(block.lines, column) else ""
-    return f"{where} {what}{on}: {_shorten(tops, 'lines')}, {_value_text(own[top.name])}{other}{above}."
-
-
-def _value_text(value: Value) -> str:
-    return f"{value.mean:.1f} % {interval_text(value, brackets=True)}".strip()
+    return f"{where} {what}{on}: {_shorten(tops, 'lines')}, {own[top.name]}{other}."
 
 
 def _gap_text(gap: compare.Difference) -> str:
     """'0.3 (−0.4 to 1.0)'."""
-    return f"{gap.points:.1f} ({gap.low:.1f} to {gap.high:.1f})".replace("-", "−")
+    return f"{gap.points:z.1f} ({gap.low:z.1f} to {gap.high:z.1f})".replace("-", "−")
 
 
 def differences_text(table: Table) -> str:
@@ -236,10 +211,9 @@ def differences_text(table: Table) -> str:
 
 def why_several(results: Results) -> list[str]:
     """Sentences; none for one table."""
-    if len(results.tables) < 2:
-        return []
     specs = "Each spec has its own table; a row that several specs ask for stands in each."
-    return [*([specs] if any(table.spec is not None for table in results.tables) else []), *results.apart]
+    own = len(results.tables) > 1 and any(table.spec is not None for table in results.tables)
+    return [*([specs] if own else []), *results.apart]
 
 
 def missing_text(results: Results) -> str:
@@ -247,23 +221,20 @@ def missing_text(results: Results) -> str:
     found = results.missing()
     if not found:
         return "Every line has a row for every domain and seed."
-    by_line: dict[tuple[str, str], dict[str, list[int]]] = {}
+    by_line: dict[str, dict[str, list[int]]] = {}
     for cell in found:
-        where = f"table {cell.table}" if cell.table is not None else f"{cell.spec}, not begun"
+        where = f" (table {cell.table})" if cell.table is not None else f" ({cell.spec}, not begun)"
         place = where if len(results.tables) > 1 or cell.table is None else ""
-        by_line.setdefault((place, cell.line), {}).setdefault(cell.domain, []).append(cell.seed)
-    text = [f"{name}{f' ({place})' if place else ''} on {_domains_and_seeds(own)}" for (place, name), own in by_line.items()]
+        by_line.setdefault(f"{cell.line}{place}", {}).setdefault(cell.domain, []).append(cell.seed)
+    text = []
+    for name, cells in by_line.items():
+        by_seeds: dict[str, list[str]] = {}  # 'fog and snow (seeds 1, 2), contrast (seed 2)'
+        for domain, seeds in cells.items():
+            by_seeds.setdefault(_seeds_text(seeds), []).append(readable(domain))
+        text.append(f"{name} on {', '.join(f'{_shorten(domains)} ({seeds})' for seeds, domains in by_seeds.items())}")
     more = f"; and {len(text) - _LISTED} more lines" if len(text) > _LISTED else ""
     verb = "cell has" if len(found) == 1 else "cells have"
     return f"{len(found)} {verb} no row, or not yet: {'; '.join(text[:_LISTED])}{more}."
-
-
-def _domains_and_seeds(cells: Mapping[str, Sequence[int]]) -> str:
-    """'fog and snow (seeds 1, 2), contrast (seed 2)'."""
-    by_seeds: dict[tuple[int, ...], list[str]] = {}
-    for domain, seeds in cells.items():
-        by_seeds.setdefault(tuple(seeds), []).append(readable(domain))
-    return ", ".join(f"{_shorten(domains)} ({_seeds_text(seeds)})" for seeds, domains in by_seeds.items())
 
 
 def _shorten(names: Sequence[str], kind: str = "domains") -> str:
@@ -294,55 +265,38 @@ def markdown(table: Table, *, with_paper: bool = False, without: Collection[str]
 
 
 def _markdown_block(table: Table, block: Block, with_paper: bool, without: Collection[str]) -> str:
-    head, rows = ["method"], [[_escape_markdown(line.name)] for line in block.lines]
-    for column in block.select(table.columns):
-        if column.kind in without:
-            continue
-        head.append(column.title)
-        for row, line, text, mark in zip(rows, block.lines, column_texts(block, column), best(block, column), strict=True):
-            interval = interval_text(line.value(column), brackets=True) if column.is_accuracy else ""
-            row.append(f"{f'**{text}**' if mark else text} {interval}".strip())
-        if with_paper and column == table.average:
-            head.append("paper")
-            for row, line in zip(rows, block.lines, strict=True):
-                row += format_values([paper(table, line, column)], column)
+    head, rows = ["method"], [[re.sub(r"([\\|*_`\[\]<])", r"\\\1", line.name)] for line in block.lines]
+    for column in (column for column in block.select(table.columns) if column.kind not in without):
+        beside = with_paper and column == table.average
+        head += [column.title, "paper"] if beside else [column.title]
+        for row, (line, text, value, mark) in zip(rows, read_column(block, column), strict=True):
+            row.append(f"{f'**{text}**' if mark else text} {interval_text(value, brackets=True)}".strip())
+            row += format_values([paper(table, line, column)], column) if beside else []
     lines = [f"**{block.title}**\n"] if block.title else []
     lines += [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def _escape_markdown(text: str) -> str:
-    return "".join(f"\\{sign}" if sign in "\\|*_`[]<" else sign for sign in text)
-
-
 # ---- LaTeX
 
-PACKAGES = ("booktabs", "graphicx")
-_ESCAPED = {
+_ESCAPED = str.maketrans({
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "−": "$-$", "<": "$<$", ">": "$>$",
     "|": "$|$", "[": "{[}", "]": "{]}", "*": "{*}",  # at the start of a row \\ and \midrule would take them for options
-}  # fmt: skip
+})  # fmt: skip
 
 
 def latex(results: Results) -> str:
     """All tables; a comment above them names the packages that the preamble needs."""
-    needed = "\n".join(f"% \\usepackage{{{package}}}" for package in PACKAGES)
-    head = f"% Tables of `navia report`: \\input this file. The preamble needs\n{needed}\n"
+    packages = "% \\usepackage{booktabs}\n% \\usepackage{graphicx}\n"
+    head = f"% Tables of `navia report`: \\input this file. The preamble needs\n{packages}"
     return "\n".join([head, *(latex_table(table) for table in results.tables)])
 
 
 def latex_table(table: Table) -> str:
     """One table, or of many domains two: averages with their intervals, then every domain with its number alone."""
-    signs = {
-        "block_start_string": "<%",
-        "block_end_string": "%>",
-        "variable_start_string": "<<",
-        "variable_end_string": ">>",
-    }
-    signs |= {"comment_start_string": "<#", "comment_end_string": "#>"}
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    environment = jinja2.Environment(loader=loader, trim_blocks=True, **signs)  # type: ignore[arg-type]
+    environment = jinja2.Environment("<%", "%>", "<<", ">>", "<#", "#>", trim_blocks=True, loader=loader)
     environment.filters |= {"tex": _escape_latex, "any": any}
     caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
     more = f"{table.title}, domain by domain. Top-1 accuracy in percent; the intervals are in results.csv."
@@ -353,39 +307,34 @@ def latex_table(table: Table) -> str:
 
 def _latex_lines(block: Block, columns: Sequence[Column]) -> Iterator[tuple[str, list[tuple[str, bool]], list[str]]]:
     """Name, values with marks of the best, and intervals of each line."""
-    cells = [list(zip(column_texts(block, column), best(block, column), strict=True)) for column in columns]
-    for i, line in enumerate(block.lines):
-        intervals = [interval_text(line.value(column)) if column.is_accuracy else "" for column in columns]
-        yield line.name, [own[i] for own in cells], intervals
+    for cells in zip(*(read_column(block, column) for column in columns), strict=True):
+        yield (
+            cells[0][0].name,
+            [(text, mark) for _, text, _, mark in cells],
+            [interval_text(value) for _, _, value, _ in cells],
+        )
 
 
 def _escape_latex(text: str) -> str:
-    return "".join(_ESCAPED.get(sign, sign) for sign in text).replace(r" \%", r"~\%")
+    return text.translate(_ESCAPED).replace(r" \%", r"~\%")
 
 
 # ---- CSV
 
-CSV_FIELDS = (
-    "table", "model", "data", "severity", "stream", "batch", "line", "method", "reduce", "options", "realtime", "adapt_for",
-    "label", "spec", "quantity", "kind", "value", "low", "high", "interval", "seeds", "lowest_seed",
-    "highest_seed", "paper",
-)  # fmt: skip
-
 
 def csv_text(table: Table, *, header: bool = True) -> str:
-    """One line per number, in full precision, so that the tables of one file may have different columns. Accuracies and ECE
-    are in percent; `paper` is the published value where there is one."""
+    """One line per number, in full precision: tables may have different columns. Accuracies and ECE are in percent."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, CSV_FIELDS, lineterminator="\n", extrasaction="ignore")
+    rows = [row for line in table.lines for row in _csv_rows(table, line)]
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
     if header:
         writer.writeheader()
-    for line in table.lines:
-        writer.writerows(_csv_rows(table, line))
+    writer.writerows(rows)
     return file.getvalue()
 
 
-def _csv_rows(table: Table, line: Line) -> list[dict[str, Any]]:
-    setting, protocol, rows = line.setting, table.protocol, []
+def _csv_rows(table: Table, line: Line) -> Iterator[dict[str, Any]]:
+    setting, protocol = line.setting, table.protocol
     options = json.dumps(line.options_by_domain, sort_keys=True) if line.options_by_domain else setting.options
     common: dict[str, Any] = {
         "table": table.number, "model": short_path(protocol["model"]), "data": short_path(protocol["data"]),
@@ -393,14 +342,15 @@ def _csv_rows(table: Table, line: Line) -> list[dict[str, Any]]:
         "method": setting.method, "reduce": setting.reduce, "options": options, "realtime": setting.realtime,
         "adapt_for": setting.adapt_for, "label": setting.label, "spec": table.spec,
     }  # fmt: skip
-    for column in table.columns:
-        value, theirs = line.value(column), paper(table, line, column)
+    values = [(column.name, "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost", line.value(column),
+               paper(table, line, column)) for column in table.columns]  # fmt: skip
+    costs = ("gmacs_paper", "trainable", "realtime_ratio")
+    for name, kind, value, theirs in [*values, *((cost, "cost", Value(line.median(cost)), None) for cost in costs)]:
         if value.mean is not None or theirs is not None:
-            own = line.options_by_domain.get(column.name)
-            kind = "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost"
-            what = {"options": options if own is None else json.dumps(own, sort_keys=True), "quantity": column.name}
-            number = asdict(value) | {"value": value.mean, "seeds": value.seeds or None, "kind": kind, "paper": theirs}
-            rows.append({**common, **what, **number})
-    costs = {quantity: line.median(quantity) for quantity in ("gmacs_paper", "trainable", "realtime_ratio")}
-    known = {quantity: value for quantity, value in costs.items() if value is not None}
-    return rows + [{**common, "quantity": quantity, "kind": "cost", "value": value} for quantity, value in known.items()]
+            own = line.options_by_domain.get(name)
+            yield common | {
+                "options": options if own is None else json.dumps(own, sort_keys=True), "quantity": name, "kind": kind,
+                "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
+                "seeds": value.seeds or None, "lowest_seed": value.lowest_seed, "highest_seed": value.highest_seed,
+                "paper": theirs,
+            }  # fmt: skip

@@ -126,11 +126,18 @@ function optionsOf(data, names, width) {
   }));
   if (data.kind === "scatter") {
     const crowded = data.series.flatMap((one) => one.points).length > 12;
+    const placed = []; // labels so far: each moves down until it covers none of them
     const label = (one) => ({
       label: { ...sans(), show: true, position: [14, -7], minMargin: 5, formatter: ({ dataIndex }) => one.points[dataIndex][4] },
-      labelLayout: ({ rect, labelRect }) => ({
-        ...(crowded ? { hideOverlap: true } : { moveOverlap: "shiftY" }), ...(labelRect.x + labelRect.width > width && { x: rect.x - 4, align: "right" }),
-      }),
+      labelLayout: ({ rect, labelRect, seriesIndex, dataIndex }) => {
+        if (!seriesIndex && !dataIndex) placed.length = 0;
+        const turned = labelRect.x + labelRect.width > width && { x: rect.x - 4, align: "right" };
+        const own = { x: turned ? rect.x - 4 - labelRect.width : labelRect.x, y: labelRect.y, width: labelRect.width };
+        const hit = (one) => Math.abs(one.y - own.y) < 14 && one.x < own.x + own.width && own.x < one.x + one.width;
+        while (!crowded && placed.some(hit)) own.y += 14;
+        placed.push(own);
+        return { dy: own.y - labelRect.y, hideOverlap: crowded, ...turned };
+      },
     });
     options.series = [...series("scatter", label), ...errorBars(data, colours), front(data)];
     const least = ({ min, max }) => (min >= 0 && min < 0.06 * (max - min) ? 0 : null); // no negative cost

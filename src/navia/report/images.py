@@ -1,18 +1,22 @@
-"""Example images of the data of a table, as the model saw them, with predictions before and after adaptation."""
+"""Images: examples of the data of a table with predictions before and after adaptation, and maps of merged tokens."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from navia.data import imagenet, sample
 from navia.data.preprocessing import Preprocessing
 from navia.data.sources import Domain, open_domains
 from navia.errors import NaviaError
+from navia.models.base import ViT
+from navia.models.forward import forward
+from navia.reduction import Reducer
 from navia.report.formatting import readable
 from navia.report.lines import Line, Traces
 from navia.report.tables import Results, Table
@@ -21,8 +25,7 @@ EXAMPLES = 5
 THUMBNAIL = 128  # pixels: small enough for a page with fifteen corruptions
 
 
-@dataclass(frozen=True)
-class ImageRow:
+class ImageRow(NamedTuple):
     """images: uint8 [H, W] or [H, W, 3]; captions: one each, a line break starts a new line."""
 
     title: str
@@ -100,8 +103,7 @@ def _positions(domain: Domain, last: Mapping[str, int]) -> list[int]:
 
 def _caption(table: Table, name: str, domain: Domain, at: int, traces: Traces, names: Sequence[str] | None) -> str:
     """What the image is, and the predictions of the first and the last line of the table."""
-    lines = table.blocks[0].lines
-    truth, image = domain.label(at), domain.images.name(at)
+    lines, truth, image = table.blocks[0].lines, domain.label(at), domain.images.name(at)
     text = [_class_name(truth, names)]
     before, after = (_last_predictions(line, name, traces).get(image) for line in (lines[0], lines[-1]))
     if lines[0].setting.method == "none" and before is not None and after is not None:
@@ -115,10 +117,9 @@ def _class_name(label: int, names: Sequence[str] | None) -> str:
 
 
 def _thumbnail(pixels: np.ndarray) -> np.ndarray:
-    height, width = pixels.shape[:2]
-    scale = THUMBNAIL / max(height, width)
-    size = (round(scale * width), round(scale * height))
-    return pixels if scale >= 1 else np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))
+    image = Image.fromarray(pixels)
+    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    return np.asarray(image)
 
 
 def parse_preprocessing(description: str) -> Preprocessing:
@@ -144,3 +145,44 @@ def class_names(protocol: Mapping[str, Any]) -> tuple[str, ...] | None:
     whole = imagenet.names()
     found = tuple(whole[i] for i in masks[kind]()) if kind in masks else whole if kind.startswith("imagenet") else ()
     return found if len(found) == protocol["classes"] else None
+
+
+# ---- merged tokens
+
+
+def token_map(vit: ViT, image: Tensor, reducer: Reducer) -> np.ndarray:
+    """The token that holds each patch of `image` [C, H, W] after the last block [rows, columns]; -1: dropped."""
+    vit.check_images(image.unsqueeze(0))
+    with torch.no_grad():
+        outcome = forward(vit, image.unsqueeze(0), reducer, trace=True)
+    assert outcome.tokens.sources is not None
+    rows, columns = image.shape[1] // vit.patch_size[0], image.shape[2] // vit.patch_size[1]
+    return outcome.tokens.sources[0, vit.num_prefix_tokens :].reshape(rows, columns).cpu().numpy()
+
+
+def paint_token_map(pixels: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """`pixels` [H, W, 3] uint8 with every group of patches in its mean colour, outlined in white; dropped patches greyed."""
+    height, width = pixels.shape[:2]
+    cell = (height // groups.shape[0], width // groups.shape[1])
+    member = groups.repeat(cell[0], axis=0).repeat(cell[1], axis=1)
+    flat = np.where(member < 0, groups.max() + 1, member).reshape(-1)
+    counts = np.bincount(flat)
+    colours = np.stack([np.bincount(flat, pixels[..., c].reshape(-1)) for c in range(3)], axis=1)
+    painted = (colours / np.maximum(counts, 1)[:, None])[flat].reshape(pixels.shape)
+    painted[member < 0] = 0.25 * pixels[member < 0] + 0.75 * 128
+    inner = np.zeros(member.shape, dtype=bool)
+    inner[:, 1:] |= member[:, 1:] != member[:, :-1]
+    inner[1:] |= member[1:] != member[:-1]
+    painted[inner] = 255
+    return painted.round().clip(0, 255).astype(np.uint8)
+
+
+def draw_token_maps(vit: ViT, image: Image.Image, reducers: list[Reducer], scale: int = 2) -> Image.Image:
+    """The image as the model sees it, and beside it its merged tokens under each reducer."""
+    seen = vit.preprocessing.crop(image).convert("RGB")
+    tensor = vit.preprocessing(image).to(vit.device)
+    big = np.asarray(seen.resize((seen.width * scale, seen.height * scale), Image.Resampling.NEAREST))
+    panels = [big, *(paint_token_map(big, token_map(vit, tensor, reducer)) for reducer in reducers)]
+    gap = np.full((big.shape[0], 8, 3), 255, dtype=np.uint8)
+    strip = [part for panel in panels for part in (panel, gap)][:-1]
+    return Image.fromarray(np.concatenate(strip, axis=1))
