@@ -1,1 +1,1 @@
-"""batch -> tokens -> logits: loading, the anatomy of each ViT family, the one forward."""
+"""batches -> logits: loading, one file per ViT library, the one forward."""
