@@ -184,7 +184,7 @@ def check_navia(arguments: Sequence[str], block: Block) -> None:
     commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert name in commands, f"{block.where}: no command navia {name}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("navia.cli.options._warn", refuse_old_name)
+        patch.setattr("navia.cli.options.warn_renamed", refuse_old_name)
         try:
             given = commands[name].make_context(name, rest).params
         except Exception as error:

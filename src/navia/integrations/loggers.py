@@ -59,7 +59,16 @@ class _Logger(Callback):
 
 class TensorBoard(_Logger):
     """Scalars `navia/...` in event files in `log_dir`, and the guard's messages as text. A later stream in the same folder
-    replaces what was written there from its first step on."""
+    replaces what was written there from its first step on.
+
+    Args:
+        log_dir: Folder for the event files.
+
+    Example:
+        >>> from navia.integrations.loggers import TensorBoard
+        >>> with TensorBoard("runs/tent") as log:
+        ...     adapter = navia.adapt("embedded", "tent", callbacks=[log])
+    """
 
     def __init__(self, log_dir: str | Path) -> None:
         super().__init__()
@@ -91,7 +100,16 @@ class TensorBoard(_Logger):
 
 
 class WandB(_Logger):
-    """A run of Weights & Biases; options go to `wandb.init` (mode="offline" needs no account)."""
+    """A run of Weights & Biases.
+
+    Args:
+        project: Name of the project.
+        **options: Passed to `wandb.init` (mode="offline" needs no account).
+
+    Example:
+        >>> from navia.integrations.loggers import WandB
+        >>> log = WandB("my-project", mode="offline")  # doctest: +SKIP
+    """
 
     def __init__(self, project: str = "navia", **options: Any) -> None:
         super().__init__()
@@ -113,7 +131,16 @@ class WandB(_Logger):
 
 
 class MLflow(_Logger):
-    """A run of MLflow at `uri`: a server (http://localhost:5000) or a database (sqlite:///mlflow.db)."""
+    """A run of MLflow.
+
+    Args:
+        uri: A server (http://localhost:5000) or a database (sqlite:///mlflow.db).
+        experiment: Name of the experiment.
+
+    Example:
+        >>> from navia.integrations.loggers import MLflow
+        >>> log = MLflow("sqlite:///mlflow.db")  # doctest: +SKIP
+    """
 
     def __init__(self, uri: str, experiment: str = "navia") -> None:
         super().__init__()
@@ -146,7 +173,12 @@ LOGGERS: dict[str, Callable[[str], Callback]] = {"tensorboard": TensorBoard, "wa
 
 
 def from_spec(spec: str) -> Callback:
-    """Create a logger from its text form: tensorboard:DIR, wandb:PROJECT or mlflow:URI."""
+    """Create a logger from its text form: tensorboard:DIR, wandb:PROJECT or mlflow:URI.
+
+    Example:
+        >>> from navia.integrations.loggers import from_spec
+        >>> log = from_spec("tensorboard:runs/tent")
+    """
     kind, _, target = spec.partition(":")
     if kind not in LOGGERS or not target:
         raise SpecError(f"a log is tensorboard:DIR, wandb:PROJECT or mlflow:URI, not {spec!r}")
