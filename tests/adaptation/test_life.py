@@ -974,13 +974,36 @@ def test_to_moves_the_adapter_and_keeps_its_state(method: str, vit: navia.ViT, s
     batches = [shifted(vit, 12, seed) for seed in range(3)]
     for batch in batches[:2]:
         stay(batch), move(batch)
-    last, steps = move.last, move.steps
+    last, steps, before = move.last, move.steps, move.method
     assert move.to("cpu") is move
+    assert move.method is not before
+    assert move.source_vit is vit
     assert (move.last, move.steps, move.device) == (last, steps, torch.device("cpu"))
     assert torch.equal(move(batches[2]), stay(batches[2]))
     assert all(torch.equal(value, stay.tensors()[name]) for name, value in move.tensors().items())
     move.reset()
     assert torch.equal(move.predict(batches[0]), navia.adapt(vit, method, "tome:2", source).predict(batches[0]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("method", ["navia", "cotta", "foa"])
+def test_to_leaves_the_given_model_where_it_is(method: str, vit: navia.ViT, source: navia.SourceStatistics) -> None:
+    adapter = navia.adapt(vit, method, "tome:2", source)
+    adapter(shifted(vit, 4, 0))  # a small batch fills the memory
+    expected = adapter.predict(shifted(vit, 12, 1))
+    adapter.to("cuda")
+    assert (vit.device.type, adapter.device.type) == ("cpu", "cuda")
+    torch.testing.assert_close(adapter.predict(shifted(vit, 12, 1).cuda()).cpu(), expected, rtol=1e-4, atol=1e-4)
+    adapter(shifted(vit, 4, 2).cuda())
+
+
+def test_tensors_move_out_of_any_nesting() -> None:
+    from navia.methods.parameters import to_device
+
+    moved = to_device({"a": [torch.zeros(2), (torch.ones(1), 3)], "b": None}, torch.device("meta"))
+    assert moved["a"][0].is_meta
+    assert moved["a"][1][0].is_meta
+    assert (moved["a"][1][1], moved["b"]) == (3, None)
 
 
 def test_adapt_measures_the_statistics_of_a_folder_or_name() -> None:

@@ -164,7 +164,7 @@ def test_the_interval_of_a_mean_over_orders_counts_each_image_once() -> None:
     as_if_new = wilson(by_image.sum() * 6, 3000)
     assert value.high - value.low > 100 * (as_if_new[1] - as_if_new[0])
     assert "comes in several orders or domains counts once" in page_markdown(tabulate(rows, traces=traces))
-    assert "do not tell which images were right" in page_markdown(tabulate(rows))
+    assert "do not say which images were right" in page_markdown(tabulate(rows))
 
 
 def test_seeds_that_draw_other_images_are_pooled_by_image() -> None:

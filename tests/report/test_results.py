@@ -218,7 +218,7 @@ def test_methods_that_look_at_the_batch_before_they_answer_are_named(settings: l
 
 
 def test_forwards_that_are_not_counted_are_named() -> None:
-    left_out = ", without the views that CoTTA averages where the source is unsure."
+    left_out = ", without the views that CoTTA averages where the source model has low confidence."
     assert "GMACs are of the forward passes for one image." in how_to_read(only(tabulate([made_up("tent")])))
     said = " ".join(how_to_read(only(tabulate([made_up("tent"), made_up("cotta")]))))
     assert f"GMACs are of the forward passes for one image{left_out}" in said

@@ -21,7 +21,7 @@ from navia.data.loader import batch_images
 from navia.errors import InputError, SpecError
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
 from navia.methods.features import entropy
-from navia.methods.parameters import fingerprint, relative_change
+from navia.methods.parameters import fingerprint, relative_change, to_device
 from navia.models.base import ViT
 from navia.models.forward import ForwardOutput, TokenEdits
 from navia.models.load import load
@@ -237,7 +237,8 @@ class Adapter:
 
     @torch.inference_mode(False)
     def to(self, device: str | torch.device) -> Self:
-        """Move the adapter with its state to another device, in place. The source model moves with it.
+        """Move the adapter with its state to another device, in place. The given model stays where it is; the adapter gets
+        a copy of it on the new device.
 
         Args:
             device: As for `torch.nn.Module.to`.
@@ -245,9 +246,13 @@ class Adapter:
         Returns:
             The adapter itself.
         """
-        target = torch.device(device)
+        target = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         state, last, old = self.state_dict(), self.last, self.method
-        self.source_vit.to(target)
+        if target != self.device:
+            self.source_vit = copy.deepcopy(self.source_vit).to(target)
+        for kept in (state["method"], (state["guard"] or {}).get("good")):
+            if kept is not None:  # parameters and optimizer are copied to the device when they are loaded
+                kept["memory"] = to_device(kept["memory"], target)
         source = None if old.source is None else old.source.to(target)
         classes = None if old.classes is None else old.classes.to(target)
         distributed = Distributed(old.distributed.enabled, target)

@@ -29,7 +29,7 @@ from navia.models.base import ViT
 from navia.models.labels import class_names
 
 FREQUENT = 8  # classes, if the spec names none
-MAX_IMAGES = 1000  # more can neither be told apart in a panel nor fit into a page
+MAX_IMAGES = 1000  # more cannot be distinguished in a panel and do not fit into a page
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from navia.data.corruptions import names as corruption_names
 from navia.errors import SpecError, closest_name, known_names
 from navia.registry import find_plugin
 
-_MAX_CLASSES = 20  # that a figure can tell apart
+_MAX_CLASSES = 20  # more cannot be distinguished in a figure
 
 
 def _listed(value: Any) -> Any:

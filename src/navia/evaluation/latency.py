@@ -58,7 +58,7 @@ class ReductionTiming:
 def time_reduction(vit: ViT, reduce: ReducerLike, batch_size: int = 1, rounds: int = 9) -> ReductionTiming:
     """Time forwards of random images with and without `reduce`, in turn, after a warm-up round.
 
-    Choosing and merging tokens takes a fixed time per block, which a small model at a small batch does not win back."""
+    Matching and merging take a fixed time per block, more than a small model saves at a small batch size."""
     images, reducer = random_images(vit, batch_size), parse(reduce)
     with torch.no_grad():  # .item() waits for the result on every device
         calls = [lambda used=used: forward(vit, images, used).logits.sum().item() for used in (reducer, NoReduction())]

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,17 @@ def private_copy(vit: ViT, tuned: Collection[str]) -> ViT:
 def to_float32(x: Tensor) -> Tensor:
     """x in float32, or in its own type if that is more precise."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """`value` with the tensors in it (in nested dicts, lists and tuples) on `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: to_device(part, device) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(to_device(part, device) for part in value)
+    return value
 
 
 def is_half(vit: ViT) -> bool:

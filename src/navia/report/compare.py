@@ -61,7 +61,7 @@ def has_other_seeds(lines: Sequence[Line], column: Column) -> bool:
 
 
 def difference(line: Line, other: Line, column: Column) -> Difference | None:
-    """None: nothing in common, or the rows do not tell which images they got right."""
+    """None: nothing in common, or the rows do not say which images they got right."""
     if line.value(column).mean is None or other.value(column).mean is None:
         return None
     seeds = common_seeds([line, other], column)

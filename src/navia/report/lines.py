@@ -254,7 +254,7 @@ def _bits(part: Mapping[str, Any], name: str) -> np.ndarray:
 
 
 def _variance(rows: Weighted, scores: Scores) -> tuple[float, int] | None:
-    """Of the weighted sum of accuracies over the images, and the number of images; None if the rows do not tell them."""
+    """Of the weighted sum of accuracies over the images, and the number of images; None if the rows do not say which."""
     sums: dict[str, np.ndarray] = {}
     seen: dict[str, np.ndarray] = {}
     for weight, row in rows:
@@ -275,7 +275,7 @@ def _variance(rows: Weighted, scores: Scores) -> tuple[float, int] | None:
 
 def _interval(mean: float, rows: Weighted, scores: Scores) -> tuple[float, float]:
     """95 % interval of a mean accuracy (a share) over the images: Wilson's, with as many images as would vary as much. Where
-    rows do not tell which images were right, with the images of one row: no mean over runs on them varies more."""
+    rows do not say which images were right, with the images of one row: no mean over runs on them varies more."""
     counts = [float(row["count"]) for _, row in rows]
     known = _variance(rows, scores) if len(rows) > 1 else None
     if known is None:

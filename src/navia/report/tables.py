@@ -26,7 +26,7 @@ _BLOCKS = {
     (False, True): "Adapted to the first batches, scored on the last third of the stream",
     (True, True): "In real time and scored on the last third of the stream",
 }
-# what titles of tables tell where they would read the same
+# what distinguishes tables of the same title
 _TELLING = ("stream", "batch", "limit of images", "label shift", "weights", "classes", "version of navia", "data")
 
 
@@ -392,7 +392,7 @@ def _one_per_label(lines: Sequence[Line], asked: Mapping[Setting, set[str]]) -> 
 
 
 def _distinct_titles(tables: Sequence[Table]) -> tuple[Table, ...]:
-    """Tables of the same title also tell what differs between them."""
+    """Tables of the same title also say what differs between them."""
     titled = []
     for table in tables:
         alike = [other.protocol for other in tables if other.title == table.title]
@@ -402,7 +402,7 @@ def _distinct_titles(tables: Sequence[Table]) -> tuple[Table, ...]:
 
 
 def _distinct_names(lines: Sequence[Line]) -> list[Line]:
-    """Where one label stands for several settings, each line also tells its setting."""
+    """Where one label stands for several settings, each line also names its setting."""
     names, found = Counter((line.name, line.setting.block) for line in lines), []
     for line in lines:
         longer = f"{line.setting.label or ''}: {replace(line.setting, label=None).name}".removeprefix(": ")

@@ -1,4 +1,4 @@
-"""Results as text: what the numbers mean, what came out, and the tables as Markdown, LaTeX and CSV."""
+"""Results as text: how to read the numbers, a summary, and the tables as Markdown, LaTeX and CSV."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ def how_to_read(table: Table) -> list[str]:
     """What the numbers of a table are, in sentences."""
     settings = [line.setting for line in table.lines]
     # how many views CoTTA averages depends on the stream
-    uncounted = ", without the views that CoTTA averages where the source is unsure"
+    uncounted = ", without the views that CoTTA averages where the source model has low confidence"
     text = [
         f"Top-1 accuracy in percent; every prediction was made before the update from its image{_uses_batch(settings)}.",
         *intervals_and_seeds(table),
@@ -103,7 +103,7 @@ def _ranges(table: Table, several: bool) -> str:
     if all(row["key"] in line.scores for line, row in rows):
         return f"{text}. An image that comes in several orders or domains counts once."
     wider = "A mean of several runs has that of one run with its accuracy, which is wider than its own"
-    return f"{text}. {wider}: these rows do not tell which images were right."
+    return f"{text}. {wider}: these rows do not say which images were right."
 
 
 def _other_seeds(table: Table) -> list[str]:
@@ -160,7 +160,7 @@ def paper_note(table: Table) -> str:
     return " ".join([model, "Other models are not expected to reach them; compare the order of the lines.", *notes])
 
 
-# ---- what came out
+# ---- summary
 
 
 def summary(results: Results) -> str:

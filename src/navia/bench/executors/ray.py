@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from navia.bench.cell import Cell
-from navia.bench.executors.serial import Executor, Failure, Outcome, attempt
+from navia.bench.executors.serial import CellResult, Executor, Failure, attempt
 from navia.errors import NaviaError
 from navia.methods.base import METHODS
 from navia.reduction import REDUCERS
@@ -22,7 +22,7 @@ def ray_executor(address: str | None = None, cpus: float = 1, gpus: float = 0, w
     except ImportError as error:
         raise NaviaError("--on ray needs Ray: pip install 'navia[ray]'") from error
 
-    def run(wanted: Sequence[Cell]) -> Iterator[Outcome]:
+    def run(wanted: Sequence[Cell]) -> Iterator[CellResult]:
         started = not ray.is_initialized()
         if started:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
@@ -65,7 +65,7 @@ def _own_classes(wanted: Sequence[Cell], pickler: Any) -> Classes:
     return {key: pickler.dumps(kind) for key, kind in found.items() if kind and kind.__module__ not in plugins}
 
 
-def _in_worker(cell: Cell, cpus: float, workers: int, own: tuple[tuple[Plugin, ...], Classes]) -> Outcome:
+def _in_worker(cell: Cell, cpus: float, workers: int, own: tuple[tuple[Plugin, ...], Classes]) -> CellResult:
     import torch
 
     from navia.models.device import keep_freed_memory

@@ -18,17 +18,17 @@ class Failure:
     why: str
 
 
-Outcome = tuple[Row, Trace] | Failure
-Executor = Callable[[Sequence[Cell]], Iterable[Outcome]]
+CellResult = tuple[Row, Trace] | Failure
+Executor = Callable[[Sequence[Cell]], Iterable[CellResult]]
 
 
-def run_serial(wanted: Sequence[Cell], workers: int = 0, vit: ViT | None = None) -> Iterator[Outcome]:
+def run_serial(wanted: Sequence[Cell], workers: int = 0, vit: ViT | None = None) -> Iterator[CellResult]:
     """Run all cells in this process. workers: processes that decode images. vit: their model, if it is loaded already."""
     for cell in wanted:
         yield attempt(cell, workers, vit)
 
 
-def attempt(cell: Cell, workers: int = 0, vit: ViT | None = None) -> Outcome:
+def attempt(cell: Cell, workers: int = 0, vit: ViT | None = None) -> CellResult:
     """Run a cell; an error becomes a `Failure`, so that the other cells still run."""
     try:
         return run_cell(cell, workers, vit)

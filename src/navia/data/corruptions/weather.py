@@ -88,7 +88,7 @@ def fog(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> 
 
 
 def plasma(side: int, decay: float, rng: np.random.RandomState) -> NDArray[np.float64]:
-    """Diamond-square clouds on a torus, 0..1, `side` a power of two; each finer grid wobbles `decay` times less.
+    """Diamond-square noise (plasma fractal) on a torus, 0..1. side: a power of two. Finer grids vary `decay` times less.
 
     The wobble enters squared, as factor and as range, in the published code: that is what sets the look of the fog.
     """
