@@ -90,13 +90,13 @@ def fog(image: NDArray[np.uint8], severity: int, rng: np.random.RandomState) -> 
 def plasma(side: int, decay: float, rng: np.random.RandomState) -> NDArray[np.float64]:
     """Diamond-square noise (plasma fractal) on a torus, 0..1. side: a power of two. Finer grids vary `decay` times less.
 
-    The wobble enters squared, as factor and as range, in the published code: that is what sets the look of the fog.
+    The published code uses the amplitude twice, as factor and as range: this gives the fog its texture.
     """
     field = np.zeros((side, side))
-    step, wobble = side, 100.0
+    step, amplitude = side, 100.0
 
     def fill(target: NDArray[np.float64], total: NDArray[np.float64]) -> None:
-        target[...] = total / 4 + wobble * rng.uniform(-wobble, wobble, total.shape)
+        target[...] = total / 4 + amplitude * rng.uniform(-amplitude, amplitude, total.shape)
 
     while step >= 2:
         half = step // 2
@@ -107,7 +107,7 @@ def plasma(side: int, decay: float, rng: np.random.RandomState) -> NDArray[np.fl
         fill(field[::step, half::step], upright + (corners + np.roll(corners, -1, axis=1)))
         level = centres + np.roll(centres, 1, axis=1)
         fill(field[half::step, ::step], level + (corners + np.roll(corners, -1, axis=0)))
-        step, wobble = half, wobble / decay
+        step, amplitude = half, amplitude / decay
     field -= field.min()
     field /= field.max()
     return field
