@@ -82,13 +82,12 @@ def test_choices_are_those_that_the_library_accepts() -> None:
     from navia.data.streams import KINDS
     from navia.export import FORMATS
     from navia.integrations.loggers import LOGGERS as LOGS
-    from navia.models.device import find_precision
+    from navia.models.precision import PRECISIONS
 
     assert run.STREAMS == KINDS
     assert tuple(FORMATS) == export.FORMATS
     assert [name.rstrip(":") for name in run.LOGS] == list(LOGS)
-    for name in options.PRECISIONS:
-        find_precision(name)
+    assert options.PRECISIONS == PRECISIONS
 
 
 def test_completing_loads_no_torch() -> None:

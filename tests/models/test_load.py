@@ -161,11 +161,11 @@ def test_a_vit_takes_new_preprocessing_and_checkpoints(tmp_path: Path) -> None:
 def test_new_preprocessing_keeps_how_a_vit_walks() -> None:
     vit = build("timm plain")
     own = vit.preprocessing
-    vit.grad_checkpointing, vit.precision, vit.compile_backend, vit.whole_last_block = True, torch.bfloat16, "eager", True
+    vit.grad_checkpointing, vit.precision, vit.compile_backend, vit.whole_last_block = True, "bfloat16", "eager", True
     other = navia.load(vit, preprocessing=Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3))
     assert (other.grad_checkpointing, other.precision, other.compile_backend, other.whole_last_block) == (
         True,
-        torch.bfloat16,
+        "bfloat16",
         "eager",
         True,
     )
@@ -192,10 +192,10 @@ def test_a_view_of_a_vit_shares_its_weights_and_no_setting() -> None:
     vit.compile_backend = "eager"
     given = Preprocessing((32, 32), (0.1,) * 3, (0.2,) * 3)
     view = navia.load(vit, grad_checkpointing=True, precision="bfloat16", preprocessing=given)
-    assert (vit.grad_checkpointing, vit.precision, vit.preprocessing is given) == (False, None, False)
+    assert (vit.grad_checkpointing, vit.precision, vit.preprocessing is given) == (False, "float32", False)
     assert (view.grad_checkpointing, view.precision, view.preprocessing is given, view.compile_backend) == (
         True,
-        torch.bfloat16,
+        "bfloat16",
         True,
         "eager",
     )
@@ -212,10 +212,10 @@ def test_settings_of_a_vit_are_kept_unless_they_are_given() -> None:
     kept = navia.load(vit)
     assert kept is vit
     back = navia.load(vit, grad_checkpointing=False, precision="float32")
-    assert (back.grad_checkpointing, back.precision) == (False, None)
-    assert (vit.grad_checkpointing, vit.precision) == (True, torch.bfloat16)
+    assert (back.grad_checkpointing, back.precision) == (False, "float32")
+    assert (vit.grad_checkpointing, vit.precision) == (True, "bfloat16")
     fresh = navia.load(MODELS["timm plain"]())
-    assert (fresh.grad_checkpointing, fresh.precision) == (False, None)
+    assert (fresh.grad_checkpointing, fresh.precision) == (False, "float32")
 
 
 @pytest.mark.parametrize(

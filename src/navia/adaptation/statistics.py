@@ -29,7 +29,7 @@ Images = Tensor | str | Path | Iterable[Any]
 
 @dataclass(frozen=True)
 class Provenance:
-    """What the statistics were measured with; they are refused for any other model, reducer or preprocessing."""
+    """What the statistics were measured with; they are refused for any other model, reducer, precision or preprocessing."""
 
     model: str
     weights: str
@@ -39,6 +39,7 @@ class Provenance:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     version: str = __version__
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,9 @@ class SourceStatistics:
         mean, std = moments.result()
         pre = vit.preprocessing
         origin = Provenance(
-            vit.name, fingerprint(vit), str(reducer), moments.count, pre.size, tuple(pre.mean), tuple(pre.std)
-        )
+            vit.name, fingerprint(vit), str(reducer), moments.count, pre.size, tuple(pre.mean), tuple(pre.std),
+            precision=vit.precision,
+        )  # fmt: skip
         return cls(mean, std, origin, {name: value / rounds for name, value in importance.items()})
 
     def __repr__(self) -> str:
@@ -125,6 +127,10 @@ class SourceStatistics:
         found, pre = self.provenance, vit.preprocessing
         if found.reduce != str(reducer):
             raise SourceError(f"source statistics are of reducer {found.reduce}, not {reducer}: measure them again")
+        if found.precision != vit.precision:
+            raise SourceError(
+                f"source statistics were measured in {found.precision}, not {vit.precision}: measure them again"
+            )
         if (found.size, found.mean, found.std) != (tuple(pre.size), tuple(pre.mean), tuple(pre.std)):
             raise SourceError("source statistics were measured under another preprocessing: measure them again")
         if self.mean.shape != (vit.depth, vit.embed_dim) or found.weights != fingerprint(vit):

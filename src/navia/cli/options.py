@@ -19,8 +19,8 @@ from navia.data import SOURCE_IMAGES
 from navia.errors import known_names
 
 MODEL, ADAPTATION, IMAGES, COMPUTE, OUTPUT = "Model", "Adaptation", "Images", "Compute", "Output"  # help panels
-PRECISIONS = ("float32", "bfloat16")
 _PACKAGE = Path(navia.__file__).parent
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 
 def choice(kind: str, names: Callable[[], Iterable[str]], plugins: Callable[[], Iterable[str]] = tuple) -> dict[str, Any]:
@@ -130,7 +130,7 @@ WorkersOrNone = Annotated[int | None, option("--workers", COMPUTE, "Processes; h
 _DEVICE: dict[str, Any] = {"callback": _check_device, "autocompletion": suggest("auto", "cpu", "cuda", "mps", "xpu")}
 Device = Annotated[str, option("--device", COMPUTE, "cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.", **_DEVICE)]
 _PRECISION = choice("precision", lambda: PRECISIONS)
-Precision = Annotated[str, option("--precision", COMPUTE, f"{' or '.join(PRECISIONS)}.", **_PRECISION)]
+Precision = Annotated[str, option("--precision", COMPUTE, f"{', '.join(PRECISIONS)}.", **_PRECISION)]
 GradCheckpointing = Annotated[bool, option("--grad-checkpointing", COMPUTE, "Less memory for gradients, more time.")]
 
 _OUT = option("--out -o", OUTPUT, "File or folder to write.")

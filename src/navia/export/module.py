@@ -45,6 +45,11 @@ class FrozenModel(nn.Module):
         if is_half(adapter.vit):
             dtype = str(adapter.vit.dtype).removeprefix("torch.")
             raise ExportError(f"the model's weights are {dtype}: only float32 models are exported; adapt it in float32")
+        if adapter.vit.precision != "float32":
+            raise ExportError(
+                f"the adapter computes in {adapter.vit.precision}, and exported models in float32: save its delta, load it "
+                "into an adapter of the float32 model, and export that one"
+            )
         edits = adapter.prediction_edits()
         self.vit, self.reduce = private_copy(adapter.prediction_vit, []), adapter.reduce
         self.bias_position = edits.bias_position

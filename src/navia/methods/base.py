@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 METHODS: Registry[type["Method"]] = Registry("method", "navia.methods")
 
+_FLOAT16_SCALE = 4096.0  # of the loss: gradients of single tokens are near 1e-6, where float16 has no digits left
+
 
 @dataclass
 class Prediction:
@@ -289,7 +291,10 @@ class Method(ABC):
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients at the current parameters, summed over the processes."""
-        loss.backward()
+        scale = _FLOAT16_SCALE if self.vit.precision == "float16" else 1.0
+        (loss * scale if scale != 1 else loss).backward()
+        if scale != 1:
+            torch._foreach_div_([p.grad for p in self.parameters.values() if p.grad is not None], scale)
         self.distributed.sum_gradients(self.parameters.values())
 
     def optimizer_step(self) -> None:

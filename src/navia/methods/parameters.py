@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from navia.errors import SpecError
 from navia.models.base import ViT
+from navia.models.precision import freeze_linears
 
 
 def private_copy(vit: ViT, tuned: Collection[str]) -> ViT:
     """A copy of the model with its own `tuned` parameters; all others share memory with the original and are frozen.
 
-    Tuned parameters are at least float32: in half precision most steps would be rounded away. The copy of a model in half
-    precision therefore runs under autocast to the model's type, and its logits and features are float32."""
+    Tuned parameters are at least float32: in half precision most steps would be rounded away. Frozen linear layers are
+    converted to the model's precision once; logits and features are float32."""
     memo: dict[int, object] = {id(buffer): buffer for buffer in vit.buffers()}
     missing = set(tuned)
     for name, parameter in vit.model.named_parameters():
@@ -27,8 +28,9 @@ def private_copy(vit: ViT, tuned: Collection[str]) -> ViT:
     if missing:
         raise SpecError(f"{vit.name} has no parameter {', '.join(sorted(missing))}")
     private = copy.deepcopy(vit, memo)
-    if private.precision is None and is_half(vit):
-        private.precision = vit.dtype
+    if private.precision == "float32" and is_half(vit):
+        private.precision = str(vit.dtype).removeprefix("torch.")
+    freeze_linears(private, vit, tuned)
     return private.eval()
 
 

@@ -31,7 +31,9 @@ class ViT(nn.Module, ABC):
     Attributes:
         grad_checkpointing: Keep only the tokens between blocks for the backward pass and recompute each block there: the
             same gradients, less memory, more time.
-        precision: Type of the matrix products where it is not the weights' own (bfloat16); None: the weights' own.
+        precision: "float32" (the weights' own type), "bfloat16", "float16" or "int8": what the blocks compute in.
+        frozen: Whether the linear layers in the blocks were replaced by ones in this precision; None: not decided yet. Only
+            copies are replaced, such as those of adapters.
         compile_backend: Backend of torch.compile for the methods' forward ("inductor"); None: eager. Compiling takes
             minutes before the first prediction, and again for every other batch size.
         whole_last_block: Also compute the rows of the last block that nothing reads, in the library's order of sums.
@@ -51,7 +53,8 @@ class ViT(nn.Module, ABC):
         self.preprocessing = preprocessing
         self.name = name
         self.grad_checkpointing = False
-        self.precision: torch.dtype | None = None
+        self.precision = "float32"
+        self.frozen: bool | None = None
         self.compile_backend: str | None = None
         self.whole_last_block = False
         self.labels: tuple[str, ...] | None = None

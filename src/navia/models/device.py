@@ -23,14 +23,6 @@ def find_device(name: str = "auto") -> torch.device:
     return device
 
 
-def find_precision(name: str) -> torch.dtype | None:
-    """What matrix products are computed in, where it is not the weights' own type."""
-    known = {"float32": None, "bfloat16": torch.bfloat16}
-    if name not in known:
-        raise SpecError(f"no precision {name!r}; there is {', '.join(known)}")
-    return known[name]
-
-
 def use_threads(count: int) -> None:
     """Compute with `count` CPU threads in the calling thread. torch gives a thread that has not computed yet the number
     that any other thread set last, even over its own: asking makes it take that one up before ours is set."""

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from navia.errors import InputError, SpecError
 from navia.models.base import ViT
 from navia.models.ops import add_to_cls, add_to_cls_, attention, cls_attention, mean_keys, read_cls
+from navia.models.precision import compute_dtype, inference_copy
 from navia.reduction import AttentionInfo, NoReduction, Reducer, Tokens
 
 
@@ -143,6 +144,8 @@ def forward(
     edits = edits or TokenEdits()
     _check_edits(vit, edits)
     reduce.check(vit.depth)
+    if vit.frozen is None and vit.precision != "float32" and (vit.precision == "int8" or not torch.is_grad_enabled()):
+        vit = inference_copy(vit)
     with _autocast(vit):
         tokens = _embed(vit, images, edits)
         if trace:
@@ -164,7 +167,7 @@ def forward(
             cls_rows.append(block.cls_row)
             if keys or attention:
                 infos.append(block.info)
-        pooled = vit.pool(tokens)
+        pooled = vit.pool(tokens._replace(values=tokens.values.float()) if vit.frozen else tokens)
         logits = head(vit, pooled, edits.head_shift, classes)
 
     stacked = torch.stack([*cls_rows[1:], pooled[:, 0]], dim=1) if features else None
@@ -173,7 +176,7 @@ def forward(
         pooled=pooled,
         tokens=tokens,
         counts=tuple(counts),
-        features=stacked if stacked is None or vit.precision is None else stacked.float(),
+        features=stacked if stacked is None or vit.precision == "float32" else stacked.float(),
         keys=[info.keys for info in infos] if keys else None,
         attention=[info.cls_attention for info in infos] if attention else None,
     )
@@ -191,7 +194,7 @@ def head(vit: ViT, pooled: Tensor, shift: Tensor | None = None, classes: Tensor 
         pooled = add_to_cls(pooled, shift)
     with _autocast(vit):
         logits = vit.classify(pooled)
-    logits = logits if vit.precision is None else logits.float()
+    logits = logits if vit.precision == "float32" else logits.float()
     return logits if classes is None else logits[:, classes]
 
 
@@ -242,7 +245,8 @@ def _block(
 def _residual(tokens: Tokens, update: Tensor, capture: _Capture) -> Tokens:
     """tokens + update; in place it is written into `update`, which saves an allocation per half block."""
     values = tokens.values
-    values = update.add_(values) if capture.in_place and update.dtype == values.dtype else values + update
+    update = update.to(values.dtype)  # a layer scale in float32 promotes updates in half precision
+    values = update.add_(values) if capture.in_place else values + update
     if capture.on_block is not None:
         if torch.is_grad_enabled():
             values = _OnBlock.apply(values, capture.on_block)
@@ -267,8 +271,9 @@ class _OnBlock(torch.autograd.Function):
 
 
 def _autocast(vit: ViT) -> AbstractContextManager[Any]:
-    """Matrix products in `vit.precision`, if it is set."""
-    return torch.autocast(vit.device.type, vit.precision) if vit.precision else nullcontext()
+    """Half precision where the layers are not converted. On a GPU also where they are: its norms take no mixed types."""
+    dtype, device = compute_dtype(vit.precision), vit.device.type
+    return nullcontext() if dtype is None or (vit.frozen and device == "cpu") else torch.autocast(device, dtype)
 
 
 def _has_hooks(vit: ViT) -> bool:

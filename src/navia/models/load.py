@@ -11,8 +11,8 @@ from navia.data.preprocessing import Preprocessing
 from navia.errors import ModelError
 from navia.models.base import ViT
 from navia.models.checkpoint import load_checkpoint, num_classes_in
-from navia.models.device import find_precision
 from navia.models.labels import pretrained_labels, read_labels
+from navia.models.precision import check_precision
 
 SUPPORTED = (
     "timm VisionTransformer with a [CLS] token (plain, DeiT, distilled DeiT, DeiT-III, CLIP towers, DINOv2 with or without"
@@ -68,7 +68,8 @@ def load(
         preprocessing: Replaces the preprocessing that comes with the model.
         pretrained: False leaves the weights random (for costs and tests).
         grad_checkpointing: Less memory for gradients, more time. None keeps what a given ViT has; otherwise off.
-        precision: "float32", or "bfloat16" for the matrix products. None keeps what a given ViT has.
+        precision: What the blocks compute in: "float32", "bfloat16", "int8" (CPU) or "float16" (GPU). Tuned parameters,
+            statistics and losses are float32 in any case. None keeps what a given ViT has.
         labels: Names of the classes: "imagenet", a file with one name per line, or a list. By default they are known for
             weights that a library publishes and for transformers models whose configuration has them.
         **options: Passed to the library's constructor (num_classes, img_size, ...).
@@ -107,7 +108,7 @@ def load(
     if grad_checkpointing is not None:
         vit.grad_checkpointing = grad_checkpointing
     if precision is not None:
-        vit.precision = find_precision(precision)
+        vit.precision = check_precision(precision)
     if labels is not None:
         vit.labels = read_labels(vit, labels)
     elif checkpoint is not None:

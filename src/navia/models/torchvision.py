@@ -69,6 +69,8 @@ class TorchvisionViT(ViT):
 
     def qkv(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         attention = self._block(layer).self_attention
+        if self.frozen:
+            return split_heads(attention.in_proj(x), attention.num_heads)
         return split_heads(F.linear(x, attention.in_proj_weight, attention.in_proj_bias), attention.num_heads)
 
     def attention_dropout(self, layer: int) -> float:
