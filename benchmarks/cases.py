@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
@@ -27,12 +27,13 @@ from navia.errors import SpecError
 from navia.evaluation.cost import cost
 from navia.evaluation.latency import random_images
 from navia.methods.base import METHODS
-from navia.methods.features import entropy
-from navia.methods.parameters import norm_parameters, private_copy
+from navia.methods.parameters import private_copy
 from navia.models.base import ViT
 from navia.models.forward import forward
 from navia.models.load import load as load_vit
-from navia.reduction import parse
+from navia.models.precision import check_precision
+from navia.reduction import ToMe, parse
+from plain import library_forward, library_step
 from roofline import BareGemms, Passes, Work, roofline, work_of
 
 LIBRARY = "timm"
@@ -62,16 +63,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """method: of a step; "timm": the library's own forward or step, without a reducer."""
+    """method: of a step; "timm": what users do without navia, see `plain.py`. precision: of the blocks. updated: false: a
+    batch that is predicted and not adapted to, as sparse adaptation does."""
 
     call: Literal["forward", "step"]
     method: str = "none"
     reduce: str = "none"
+    precision: str = "float32"
+    updated: bool = True
 
     def __str__(self) -> str:
         if self.method == LIBRARY:
-            return f"{LIBRARY} {self.call}"
-        return f"forward, {self.reduce}" if self.call == "forward" else f"{self.method}, {self.reduce}"
+            parts = [f"{LIBRARY} {self.call}", *([] if self.reduce == "none" else [self.reduce])]
+        else:
+            parts = ["forward" if self.call == "forward" else self.method, self.reduce]
+        parts += ["no update"] * (not self.updated) + [self.precision] * (self.precision != "float32")
+        return ", ".join(parts)
 
 
 DENSE = Case("forward", LIBRARY)
@@ -95,6 +102,7 @@ class Row:
     call: str
     method: str
     reduce: str
+    precision: str
     name: str
     rounds: int
     ms_per_image: float
@@ -144,12 +152,15 @@ def load(setting: Setting) -> ViT:
 
 
 def runner(vit: ViT, case: Case, guard: bool = True) -> Runner:
-    if case == PLAIN_STEP:
-        return Runner(_plain_step(vit))
+    if case.method == LIBRARY:
+        return Runner(library_step(vit, case) if case.call == "step" else library_forward(vit, case))
+    vit = load_vit(vit, precision=case.precision)
     if case.call == "forward":
         return Runner(_forward(vit, case))
     source = SourceStatistics.measure(vit, random_images(vit, 2), case.reduce, fisher=METHODS.get(case.method).needs_fisher)
-    adapter = adapt(vit, case.method, case.reduce, source, guard=guard, **fixed_options(case.method))
+
+    every = 1 if case.updated else 10**9
+    adapter = adapt(vit, case.method, case.reduce, source, guard=guard, adapt_every=every, **fixed_options(case.method))
     return Runner(adapter, adapter)
 
 
@@ -161,23 +172,11 @@ def fixed_options(method: str) -> dict[str, Any]:
 
 def _forward(vit: ViT, case: Case) -> Callable[[Tensor], object]:
     reducer = parse(case.reduce)
+    ready = private_copy(vit, [])  # as adapters have it: converted once
 
     @torch.no_grad()
     def call(images: Tensor) -> object:
-        return vit.model(images) if case.method == LIBRARY else forward(vit, images, reducer).logits
-
-    return call
-
-
-def _plain_step(vit: ViT) -> Callable[[Tensor], object]:
-    """Plain autograd on the library's model: entropy, and gradients of the norms."""
-    model: nn.Module = private_copy(vit, norm_parameters(vit)).model
-
-    def call(images: Tensor) -> object:
-        logits: Tensor = model(images)
-        entropy(logits).mean().backward()
-        model.zero_grad(set_to_none=True)
-        return logits
+        return forward(ready, images, reducer).logits
 
     return call
 
@@ -186,6 +185,8 @@ def passes_of(vit: ViT, case: Case) -> Passes:
     """Forward and backward passes of a call with `fixed_options`."""
     if case.method == LIBRARY:
         return Passes(backwards=int(case.call == "step"), full_last_block=True)
+    if not case.updated:
+        return Passes()
     if case.call == "forward":
         return Passes()
     kind = METHODS.get(case.method)
@@ -213,7 +214,7 @@ def compare(
     images = random_images(vit, setting.batch)
     runners = {case: runner(vit, case, guard) for case in dict.fromkeys((DENSE, *cases))}
     works = {case: work_of(vit, parse(case.reduce), setting.batch, passes_of(vit, case)) for case in runners}
-    bare = BareGemms(works.values())
+    bare = BareGemms((work, case.precision) for case, work in works.items())
     for made in runners.values():
         made.warm_up(images)
     times: dict[Case, list[float]] = {case: [] for case in runners}
@@ -252,6 +253,7 @@ def _row(
         call=case.call,
         method=case.method,
         reduce=case.reduce,
+        precision=case.precision,
         name=str(case),
         rounds=len(seconds),
         ms_per_image=1000 * median(seconds) / setting.batch,
@@ -261,7 +263,7 @@ def _row(
         best=min(seconds) / min(dense),
         macs=counted,
         products=works[case].macs / works[DENSE].macs,
-        **roofline(works[case], median(seconds), bare)._asdict(),
+        **roofline(works[case], median(seconds), bare, case.precision)._asdict(),
         kept=None if last is None else last.kept,
         guard=None if last is None else last.guard,
     )
@@ -278,8 +280,9 @@ def check_case(case: Case) -> None:
     parse(case.reduce)
     if case.method != LIBRARY:
         METHODS.get(case.method)
-    elif case.reduce != "none":
-        raise SpecError(f"the library's own {case.call} has no reducer, got {case.reduce!r}")
+    elif case.reduce != "none" and not isinstance(parse(case.reduce), ToMe):
+        raise SpecError(f"the library's own {case.call} takes tome only, got {case.reduce!r}")
+    check_precision(case.precision)
 
 
 def script_parser(description: str | None) -> argparse.ArgumentParser:
@@ -294,9 +297,17 @@ def computer() -> dict[str, Any]:
     return {
         "versions": {name: version(name) for name in ("navia", "torch", "timm")} | {"python": platform.python_version()},
         "cpu": next(iter(_proc("cpuinfo", "model name")), platform.processor() or platform.machine()),
+        "instructions": instruction_sets(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+
+
+def instruction_sets() -> list[str]:
+    """Those that matter for speed: float32 products use AVX2 or AVX-512, int8 VNNI, bfloat16 its own; AMX both."""
+    flags = set(next(iter(_proc("cpuinfo", "flags")), "").split())
+    names = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16")
+    return [name for name in names if name in flags]
 
 
 def available_mib() -> float | None:

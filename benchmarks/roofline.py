@@ -7,7 +7,7 @@ its products; the share is bound / measured.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from navia.evaluation.cost import head_width, linear_weights_outside_blocks, matching_macs, token_counts
 from navia.models.base import ViT
+from navia.models.precision import INT8_GRADIENT_WIDTH, PackedHalf, PackedInt8, round_tokens
 from navia.reduction import Reducer
 
 _ATTENTION_FORWARD = 2  # scores, weighted sum
@@ -182,40 +183,49 @@ def _split(weights: Sequence[Tensor], features: int) -> tuple[Sequence[Tensor], 
 # ---- timing
 
 
-class BareGemms:
-    """Times each shape by itself, without allocations: all shapes share one buffer per operand. Call `round` in turn with
-    the measured calls, so that both see the same load of the computer."""
+Product = Callable[[], object]
 
-    def __init__(self, works: Iterable[Work]) -> None:
-        self.gemms = list(dict.fromkeys(gemm for work in works for gemm in work.gemms))
-        sizes = [(g.rows * g.inner, g.inner * g.columns, g.rows * g.columns) for g in self.gemms] or [(0, 0, 0)]
-        self._buffers = [torch.rand(max(size)) - 0.5 for size in zip(*sizes, strict=True)]
-        self._times: dict[Gemm, list[float]] = {gemm: [] for gemm in self.gemms}
-        for gemm in self.gemms:
-            self._once(gemm)  # warms up
+
+class BareGemms:
+    """Times each shape by itself in each precision that a call uses. Call `round` in turn with the measured calls, so that
+    both see the same load of the computer."""
+
+    def __init__(self, works: Iterable[tuple[Work, str]]) -> None:
+        wanted = dict.fromkeys((gemm, precision) for work, precision in works for gemm in work.gemms)
+        self._products = {key: bare_product(*key) for key in wanted}
+        self._times: dict[tuple[Gemm, str], list[float]] = {key: [] for key in wanted}
+        for product in self._products.values():
+            product()  # warms up
 
     def round(self) -> None:
-        for gemm in self.gemms:
-            self._times[gemm].append(self._once(gemm))
+        for key, product in self._products.items():
+            start = time.perf_counter()
+            product()
+            self._times[key].append(time.perf_counter() - start)
 
-    def rate(self, work: Work) -> float:
-        """FLOP/s of the products with weights of `work`, from the median time of each shape."""
-        seconds = sum(count * median(self._times[gemm]) for gemm, count in work.gemms.items())
-        return 2 * work.linear_macs / seconds
+    def seconds(self, work: Work, precision: str) -> float:
+        """Time of all products of `work`, from the median time of each shape. Products between tokens are taken at the rate
+        of those with weights; in int8 they are bfloat16, at about half of it."""
+        linear = sum(count * median(self._times[gemm, precision]) for gemm, count in work.gemms.items())
+        slower = 2 if precision == "int8" else 1
+        return linear * (1 + slower * work.other / work.linear_macs)
 
-    def _once(self, gemm: Gemm) -> float:
-        left, right, out = self._operands(gemm)
-        start = time.perf_counter()
-        torch.mm(left, right, out=out)
-        return time.perf_counter() - start
 
-    def _operands(self, gemm: Gemm) -> tuple[Tensor, Tensor, Tensor]:
-        rows, inner, columns, kind = gemm
-        left, right, out = self._buffers
-        first = left[: rows * inner].view(inner, rows).T if kind == "weights" else left[: rows * inner].view(rows, inner)
-        second = right[: inner * columns]
-        second = second.view(columns, inner).T if kind == "forward" else second.view(inner, columns)
-        return first, second, out[: rows * columns].view(rows, columns)
+def bare_product(gemm: Gemm, precision: str) -> Product:
+    """The product alone: float32 without allocations, others as the frozen layers compute them, on rounded inputs."""
+    rows, inner, columns, kind = gemm
+    if precision == "float32":
+        first = torch.rand(inner, rows).T if kind == "weights" else torch.rand(rows, inner)
+        second = torch.rand(columns, inner).T if kind == "forward" else torch.rand(inner, columns)
+        out = torch.empty(rows, columns)
+        return lambda: torch.mm(first, second, out=out)
+    weight, x = torch.rand(columns, inner) - 0.5, torch.rand(rows, inner).bfloat16()
+    narrow = kind == "inputs" and min(inner, columns) < INT8_GRADIENT_WIDTH  # their gradients are bfloat16 in int8 too
+    if precision == "int8" and not narrow:
+        whole, (rounded, _) = PackedInt8.round(weight), round_tokens(x)
+        return lambda: whole.rounded_product(rounded, torch.bfloat16)
+    half = PackedHalf(weight.bfloat16())
+    return lambda: half.product(x, None)
 
 
 class Roofline(NamedTuple):
@@ -226,6 +236,6 @@ class Roofline(NamedTuple):
     share: float
 
 
-def roofline(work: Work, seconds: float, bare: BareGemms) -> Roofline:
-    reached, rate = 2 * work.macs / seconds, bare.rate(work)
-    return Roofline(reached / 1e9, rate / 1e9, reached / rate)
+def roofline(work: Work, seconds: float, bare: BareGemms, precision: str = "float32") -> Roofline:
+    bound, flops = bare.seconds(work, precision), 2 * work.macs / 1e9
+    return Roofline(flops / seconds, flops / bound, bound / seconds)

@@ -4,6 +4,7 @@ python benchmarks/speed.py                                  quick: DeiT-Ti and V
 python benchmarks/speed.py --preset methods                 every method with every reducer
 python benchmarks/speed.py --preset sizes                   ViT-Ti, S, B, L at batches of 1, 8, 64
 python benchmarks/speed.py --preset scale                   against tokens, depth and batch
+python benchmarks/speed.py --preset precision               float32, bfloat16, int8, with and without update
 python benchmarks/speed.py --preset all                     all of these
 python benchmarks/speed.py --model vit_small_patch16_224 --batch 16 --method navia --reduce none --reduce tome:8 --rounds 9
 
@@ -34,8 +35,9 @@ from memory import in_fresh_process, measure_memory, needed_mib
 from navia.cli.terminal import print_wide
 from navia.errors import NaviaError
 from navia.models.device import keep_freed_memory
+from navia.models.precision import PRECISIONS
 
-PRESETS = ("quick", "methods", "sizes", "scale", "all")
+PRESETS = ("quick", "methods", "sizes", "scale", "precision", "all")
 SIZES = tuple(f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large"))
 REDUCERS = ("none", "tome:8", "evit:8", "tofu:8")
 PER_ROUND = 8  # calls timed in turn: with more, the first and the last of a round are too far apart in time
@@ -116,12 +118,24 @@ def scale() -> Iterator[Plan]:
         yield Plan(Setting(model, batch), PAIR)
 
 
+def precision() -> Iterator[Plan]:
+    """navia in every precision, beside what users do without it: timm's own calls, and plain ToMe with plain autograd."""
+    cases: list[Case] = []
+    for kind in ("float32", "bfloat16", "int8"):
+        plain = [Case("forward", LIBRARY, precision=kind), Case("forward", LIBRARY, "tome:8", kind)]
+        plain += [Case("step", LIBRARY, "tome:8", kind)] if kind != "int8" else []
+        own = [Case("step", "none", "tome:8", kind), Case("step", "navia", "tome:8", kind)]
+        cases += [*plain, *own, Case("step", "navia", "tome:8", kind, updated=False)]
+    yield Plan(Setting("deit_tiny_patch16_224", 32), tuple(cases))
+    yield Plan(Setting("vit_base_patch16_224", 8), tuple(cases))
+
+
 def plans(options: argparse.Namespace) -> list[Plan]:
     """Plans of the preset, with its values replaced by those of the command line."""
-    made = {"quick": quick, "methods": methods, "sizes": sizes, "scale": scale}
+    made = {"quick": quick, "methods": methods, "sizes": sizes, "scale": scale, "precision": precision}
     wanted = [make for name, make in made.items() if options.preset in (name, "all")]
     found = list(dict.fromkeys(plan for make in wanted for plan in make()))
-    if options.method or options.reduce:
+    if options.method or options.reduce or options.precision:
         found = [replace(plan, cases=chosen(options)) for plan in found]
     if options.model or options.batch:
         models = options.model or dict.fromkeys(plan.setting.model for plan in found)
@@ -134,7 +148,9 @@ def plans(options: argparse.Namespace) -> list[Plan]:
 def chosen(options: argparse.Namespace) -> tuple[Case, ...]:
     reducers = options.reduce or ["none", "tome:8"]
     pairs = [(method, reduce) for method in options.method or ["align", "navia"] for reduce in reducers]
-    return (*forwards(*reducers), *steps(*pairs))
+    found = (*forwards(*reducers), *steps(*pairs))
+    kinds = options.precision or ["float32"]
+    return tuple(case if case == PLAIN_STEP else replace(case, precision=kind) for kind in kinds for case in found)
 
 
 # ---- running it
@@ -171,14 +187,14 @@ def time_plan(plan: Plan, options: argparse.Namespace, results: Results) -> None
         for row in rows:
             warn(row)
         if not options.no_memory:
-            rows = [with_memory(plan.setting, row, options) for row in rows]
-        results.add_rows(rows, f"{plan.setting}, {torch.get_num_threads()} threads, {options.rounds} rounds, float32")
+            rows = [with_memory(plan.setting, row, (DENSE, *chunk), options) for row in rows]
+        results.add_rows(rows, f"{plan.setting}, {torch.get_num_threads()} threads, {options.rounds} rounds")
         added |= {row.name for row in rows}
 
 
 def warn(row: Row) -> None:
     """A step that did less or more than its normal work is no valid measurement."""
-    if row.kept == 0 and row.method not in ("none", "lame"):
+    if row.kept == 0 and row.method not in ("none", "lame") and "no update" not in row.name:
         say(f"  {row.name} kept no image for an update: its time is not that of a whole step")
     if row.guard:
         say(f"  the guard intervened: {row.name}, {row.guard}")
@@ -197,9 +213,9 @@ def fits(setting: Setting, case: Case) -> bool:
     return False
 
 
-def with_memory(setting: Setting, row: Row, options: argparse.Namespace) -> Row:
+def with_memory(setting: Setting, row: Row, cases: Iterable[Case], options: argparse.Namespace) -> Row:
     say(f"  memory of {row.name}")
-    case = Case("forward" if row.call == "forward" else "step", row.method, row.reduce)
+    case = next(case for case in cases if str(case) == row.name)
     found = in_fresh_process(measure_memory, setting, case, torch.get_num_threads(), not options.no_guard)
     if found is None:
         say(f"  {row.name} was killed, probably out of memory")
@@ -285,6 +301,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", action="append", type=int, help="images per call; repeatable; default with --model: 8")
     made.add_argument("--method", action="append", help=f"of the steps: {', '.join(navia.list_methods())}; repeatable")
     made.add_argument("--reduce", action="append", help="none, tome:8, evit:8, tofu:8, ...; repeatable")
+    made.add_argument("--precision", action="append", choices=PRECISIONS, help="of navia's calls; repeatable")
     made.add_argument("--only", choices=("forward", "step"), help="skip the other kind of call")
     made.add_argument("--rounds", type=int, default=3, help="default: 3; use 9 or more for published figures")
     made.add_argument("--threads", type=int, default=torch.get_num_threads(), help=f"default: {torch.get_num_threads()}")
@@ -302,6 +319,7 @@ def main() -> None:
         parser().error("rounds, threads and batch must be at least 1")
     torch.set_num_threads(options.threads)
     results = Results(options.json)
+    say(f"{results.found['cpu']}: {', '.join(results.found['instructions']) or 'unknown instruction sets'}")
     try:
         for plan in plans(options):
             for case in plan.cases:

@@ -11,7 +11,7 @@ import navia
 from cases import Case, Setting, load, passes_of, runner
 from navia.models.forward import forward
 from navia.reduction import NoReduction, parse
-from roofline import BareGemms, Gemm, Passes, Work, roofline, work_of
+from roofline import BareGemms, Gemm, Passes, Work, bare_product, roofline, work_of
 from tests.families import MODELS, THREE, build, images_for
 
 BATCH = 8
@@ -122,21 +122,21 @@ def test_work_adds_up() -> None:
     assert work.times(0).macs == 0
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("kind", ["forward", "inputs", "weights"])
-def test_bare_products_have_the_shape_and_layout_of_their_kind(kind: Any) -> None:
-    gemm = Gemm(3, 4, 5, kind)
-    left, right, out = BareGemms([Work({gemm: 1})])._operands(gemm)
-    assert (left.shape, right.shape, out.shape) == ((3, 4), (4, 5), (3, 5))
-    assert left.is_contiguous() == (kind != "weights")
-    assert right.is_contiguous() == (kind != "forward")
+def test_bare_products_have_the_shape_of_their_kind(kind: Any, precision: str) -> None:
+    made = bare_product(Gemm(3, 4, 5, kind), precision)()
+    assert isinstance(made, torch.Tensor)
+    assert made.shape == (3, 5)
+    assert made.dtype == (torch.float32 if precision == "float32" else torch.bfloat16)
 
 
-def test_share_is_bound_over_measured() -> None:
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_share_is_bound_over_measured(precision: str) -> None:
     work = Work({Gemm(64, 64, 64, "forward"): 2}, other=1000)
-    bare = BareGemms([work])
+    bare = BareGemms([(work, precision)])
     for _ in range(3):
         bare.round()
-    alone = 2 * work.macs / bare.rate(work)
-    found = roofline(work, 4 * alone, bare)
+    found = roofline(work, 4 * bare.seconds(work, precision), bare, precision)
     assert found.share == pytest.approx(0.25)
     assert found.gflops == pytest.approx(found.gflops_bare / 4)

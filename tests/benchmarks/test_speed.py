@@ -60,6 +60,26 @@ def test_library_and_navia_predict_the_same(vit: navia.ViT) -> None:
     assert not ours.requires_grad
 
 
+def test_plain_tome_predicts_what_navia_does(vit: navia.ViT) -> None:
+    """So that their times can be compared."""
+    images = random_images(vit, 4)
+    plain, ours = (runner(vit, Case("forward", name, "tome:16"))(images) for name in ("timm", "none"))
+    assert isinstance(ours, Tensor)
+    torch.testing.assert_close(plain, ours, atol=1e-4, rtol=1e-4)
+
+
+def test_steps_without_an_update_and_plain_steps_run(vit: navia.ViT) -> None:
+    images = random_images(vit, 8)
+    made = runner(vit, Case("step", "navia", "tome:16", "int8", updated=False))
+    made.warm_up(images)
+    made(images)
+    assert made.adapter is not None
+    assert made.adapter.last is not None
+    assert made.adapter.last.kept == 0
+    assert isinstance(runner(vit, Case("step", "timm", "tome:16", "bfloat16"))(images), Tensor)
+    assert isinstance(runner(vit, Case("forward", "timm", precision="int8"))(images), Tensor)
+
+
 def test_step_of_the_library_leaves_the_model_unchanged(vit: navia.ViT) -> None:
     before = {name: value.clone() for name, value in vit.model.state_dict().items()}
     runner(vit, PLAIN_STEP)(random_images(vit, 2))
@@ -89,7 +109,7 @@ def test_fixed_options_are_options_of_the_method() -> None:
 
 def test_unknown_cases_are_refused() -> None:
     check_case(STEP)
-    for case in (Case("step", "nosuch"), Case("forward", reduce="nosuch:2"), Case("forward", "timm", "tome:8")):
+    for case in (Case("step", "nosuch"), Case("forward", reduce="nosuch:2"), Case("forward", "timm", "evit:8")):
         with pytest.raises(SpecError):
             check_case(case)
 
@@ -169,6 +189,7 @@ def test_the_computer_is_named() -> None:
     found = computer()
     assert found["cpu"]
     assert found["threads"] == torch.get_num_threads()
+    assert ("avx512_vnni" in found["instructions"]) <= torch.cpu._is_vnni_supported()
     assert {"navia", "torch", "timm", "python"} <= found["versions"].keys()
 
 
@@ -237,7 +258,7 @@ def test_finished_rows_are_kept_after_an_interrupt(monkeypatch: pytest.MonkeyPat
     assert names_in(path) == [row.name for row in rows]
 
 
-@pytest.mark.parametrize("preset", ["quick", "methods", "sizes", "scale", "all"])
+@pytest.mark.parametrize("preset", ["quick", "methods", "sizes", "scale", "precision", "all"])
 def test_presets_name_known_methods_and_reducers(preset: str) -> None:
     plans = speed.plans(speed.parser().parse_args(["--preset", preset]))
     assert plans

@@ -48,8 +48,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, sizes: Tensor | None, dropout: fl
     return out.transpose(1, 2).flatten(2)
 
 
-# torch's fused kernel is slow in bfloat16 on a CPU: forward and backward took 3.5 times as long as the products below (3 heads of
-# 64, 189 tokens). They keep the N x N map, so long sequences take the fused kernel all the same.
+# torch's fused kernel is slow in bfloat16 on a CPU: forward and backward took 3.5 times as long as the products below (three
+# heads of 64, 189 tokens). They keep the N x N map, so long sequences take the fused kernel all the same.
 _MAX_EXPLICIT = 640
 
 

@@ -25,7 +25,7 @@ PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 _LEVELS = 126  # largest |q_x|; 127 could become 128, and so -128, by the rounding of x / s_x in bfloat16
 _SMALLEST = 0x2000  # bits of a bfloat16, 2.7e-20: a token of zeros must not divide by zero
-_INT8_GRADIENT = 384  # from this width on, the int8 product of the gradient is faster than the bfloat16 one
+INT8_GRADIENT_WIDTH = 384  # from this width on, the int8 product of the gradient is faster than the bfloat16 one
 
 
 def check_precision(name: str) -> str:
@@ -69,8 +69,8 @@ class FrozenLinear(nn.Module):
         return y.view(*x.shape[:-1], self.out_features)
 
     def _pack(self, weight: Tensor) -> None:
-        self.weight: Any = _Packed(weight.to(self.dtype))
-        self.transposed: Any = _Packed(weight.t().to(self.dtype))
+        self.weight: Any = PackedHalf(weight.to(self.dtype))
+        self.transposed: Any = PackedHalf(weight.t().to(self.dtype))
 
     def product(self, x: Tensor) -> Tensor:
         """x W^T + b for x [M, K] -> [M, N]."""
@@ -94,9 +94,9 @@ class Int8Linear(FrozenLinear):
         super().__init__(weight, bias, torch.bfloat16)
 
     def _pack(self, weight: Tensor) -> None:
-        self.weight: Any = _PackedInt8.round(weight)
-        wide = min(weight.shape) >= _INT8_GRADIENT
-        self.transposed: Any = _PackedInt8.round(weight.t()) if wide else _Packed(weight.t().to(self.dtype))
+        self.weight: Any = PackedInt8.round(weight)
+        wide = min(weight.shape) >= INT8_GRADIENT_WIDTH
+        self.transposed: Any = PackedInt8.round(weight.t()) if wide else PackedHalf(weight.t().to(self.dtype))
 
 
 class _FrozenProduct(torch.autograd.Function):
@@ -110,7 +110,7 @@ class _FrozenProduct(torch.autograd.Function):
         return ctx.linear.gradient(grads[0].to(ctx.linear.dtype)), None
 
 
-class _Packed:
+class PackedHalf:
     """A matrix [N, K] in half precision, in oneDNN's own layout where it has one: plain ones are laid out at every call."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -119,7 +119,7 @@ class _Packed:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self.packed else weight
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Packed, (self.weight.to_dense() if self.packed else self.weight,)
+        return PackedHalf, (self.weight.to_dense() if self.packed else self.weight,)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.packed:
@@ -127,7 +127,7 @@ class _Packed:
         return F.linear(x, self.weight, bias)
 
 
-class _PackedInt8:
+class PackedInt8:
     """A matrix [N, K] in int8 with a scale for each row."""
 
     def __init__(self, rounded: Tensor, scale: Tensor) -> None:
@@ -137,22 +137,25 @@ class _PackedInt8:
         self.weight = torch.ops.onednn.qlinear_prepack(rounded.contiguous(), None) if self.packed else rounded
 
     @classmethod
-    def round(cls, weight: Tensor) -> "_PackedInt8":
+    def round(cls, weight: Tensor) -> "PackedInt8":
         scale = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
         return cls((weight / scale[:, None]).round().to(torch.int8), scale)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _PackedInt8, (self.weight.to_dense().t() if self.packed else self.weight, self.scale)
+        return PackedInt8, (self.weight.to_dense().t() if self.packed else self.weight, self.scale)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         rounded, scale = round_tokens(x)
-        if self.packed:
-            y = torch.ops.onednn.qlinear_pointwise(
-                rounded, 1.0, 128, self.weight, self.scale, self.zeros, None, 1.0, 0, x.dtype, "none", [], ""
-            )
-        else:  # the same whole numbers in float32
-            y = (F.linear(rounded.float() - 128, self.weight.float()) * self.scale).to(x.dtype)
+        y = self.rounded_product(rounded, x.dtype)
         return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale)
+
+    def rounded_product(self, rounded: Tensor, dtype: torch.dtype) -> Tensor:
+        """(q_x - 128) Q^T s_w for q_x [M, K] (uint8) -> [M, N] in `dtype`."""
+        if self.packed:
+            return torch.ops.onednn.qlinear_pointwise(
+                rounded, 1.0, 128, self.weight, self.scale, self.zeros, None, 1.0, 0, dtype, "none", [], ""
+            )
+        return (F.linear(rounded.float() - 128, self.weight.float()) * self.scale).to(dtype)  # the same whole numbers
 
 
 def round_tokens(x: Tensor) -> tuple[Tensor, Tensor]:
