@@ -175,7 +175,7 @@ def image_batches(vit: ViT, images: Images, batch_size: int, limit: int | None) 
         if limit is not None and isinstance(chunk, Tensor):
             chunk = chunk[: limit - seen]
         chunk = chunk.to(vit.device) if isinstance(chunk, Tensor) else chunk
-        vit.check_images(chunk)
+        vit.check_images(chunk, values=True)
         seen += len(chunk)
         yield chunk
         if limit is not None and seen >= limit:

@@ -104,7 +104,7 @@ class Observed:
 
 
 def _effective(counts: dict[int, int]) -> float:
-    return float(effective_classes(torch.tensor(list(counts.values()), dtype=torch.float64)))
+    return effective_classes(list(counts.values()))
 
 
 def source_model(adapter: Adapter, total: int | None, count: int) -> Callable[[Batch], Tensor | None]:

@@ -107,7 +107,7 @@ def _moved(adapter: Adapter, layer: int) -> float:
     vit = adapter.source_vit
     norms = tuple(f"{norm}." for norm in list(vit.layer_norms())[2 * layer : 2 * layer + 2])
     now = {name: p for name, p in adapter.model.named_parameters() if name.startswith(norms)}
-    return relative_change(now, vit.model.state_dict(), vit)
+    return float(relative_change(now, vit.model.state_dict(), vit))
 
 
 def probe(features: Tensor, labels: Tensor) -> tuple[float, float, float]:
