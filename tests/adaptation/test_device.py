@@ -330,7 +330,7 @@ class Indexing(TorchFunctionMode):
         if func.__name__ == "__getitem__":
             return self.index(*args)
         if func.__name__ == "__setitem__":
-            self.index(args[0], args[1]).copy_(args[2])
+            self.index(args[0], args[1]).zero_().add_(args[2])  # copy_ calls the driver as well
             return None
         return func(*args, **(kwargs or {}))
 
