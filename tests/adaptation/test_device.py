@@ -1,9 +1,6 @@
 """Ready for a GPU, tested without one: devices of new tensors, waits for the device, forwards of fake CUDA tensors."""
 
-import contextlib
 import copy
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import navia
 from navia.errors import InputError
+from navia.evaluation.waits import count_waits
 from navia.methods.lame import laplacian_optimisation
 from navia.models.forward import TokenEdits, forward
 from navia.reduction import parse
@@ -82,55 +79,6 @@ def test_so_they_are_with_other_options(method: str, options: dict[str, Any], as
 # ---- (b) waits for the device
 
 
-class Waits(TorchDispatchMode):
-    """Counts the calls that would wait for a GPU: reads of values, results whose shape depends on values, and copies of
-    numbers to the device that are not asynchronous."""
-
-    OPERATIONS = (
-        "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "bincount", "unique", "_unique2",
-        "unique_dim", "unique_consecutive", "histc", "repeat_interleave",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        masked = name.startswith("index") and any(
-            isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
-            for indices in args[1:2]
-            for index in (indices if isinstance(indices, list | tuple) else [indices])
-        )
-        if masked or name in self.OPERATIONS:
-            self.found[name] += 1
-        return func(*args, **(kwargs or {}))
-
-
-class Reads(TorchFunctionMode):
-    """Counts what reads the memory of CPU tensors without the dispatcher, and copies from and to the host."""
-
-    NAMES = ("tolist", "cpu", "cuda", "tensor", "as_tensor", "new_tensor")
-
-    def __init__(self, found: Counter[str]) -> None:
-        super().__init__()
-        self.found = found
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        kwargs = kwargs or {}
-        moved = name == "to" and any(isinstance(value, torch.device | str) for value in (*args[1:], *kwargs.values()))
-        if (name in self.NAMES or moved) and not kwargs.get("non_blocking"):
-            self.found[name] += 1
-        return func(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def counted_waits() -> Iterator[Counter[str]]:
-    with Waits() as waits, Reads(waits.found):
-        yield waits.found
-
-
 def as_on_a_gpu(method: str, reduce: str = "tome:2", family: str = VIT, **options: Any) -> navia.Adapter:
     adapter = adapter_of(method, reduce, family, **options)
     adapter.vit.asynchronous = True
@@ -154,10 +102,10 @@ def test_a_step_waits_once_for_the_device(method: str, reduce: str, family: str,
     adapter(stream[0])
     allowed, reason = ALLOWED.get(method, (1, "loss, guard and entropy are read together"))
     for x in stream[1:]:
-        with counted_waits() as waits:
+        with count_waits() as waits:
             adapter(x)
         assert sum(waits.values()) == allowed, f"{dict(waits)}; {reason}"
-    with counted_waits() as waits:
+    with count_waits() as waits:
         adapter.predict(stream[0])
     assert not waits
 
@@ -177,7 +125,7 @@ def test_a_step_waits_once_for_the_device(method: str, reduce: str, family: str,
 def test_so_it_does_with_other_options(method: str, options: dict[str, Any]) -> None:
     adapter = as_on_a_gpu(method, **options)
     for x in batches(VIT, 4):
-        with counted_waits() as waits:
+        with count_waits() as waits:
             adapter(x)
         assert sum(waits.values()) == 1, dict(waits)
 
@@ -198,7 +146,7 @@ def test_the_counter_sees_what_waits() -> None:
         lambda: torch.tensor(3.0),
         lambda: x.nonzero(),
     ):
-        with counted_waits() as waits:
+        with count_waits() as waits:
             wait()
         assert sum(waits.values()) >= 1
 

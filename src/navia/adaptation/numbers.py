@@ -87,11 +87,16 @@ def predicted_classes(method: Method, logits: Tensor) -> Tensor:
     logits = logits.nan_to_num()
     classes = torch.arange(logits.shape[1], device=logits.device)
     counts = (logits.argmax(dim=1, keepdim=True) == classes).sum(dim=0)  # bincount would wait for a GPU
-    return method.distributed.sum_(torch.cat([counts.double(), entropy(logits.float()).sum().double().reshape(1)]))
+    return method.distributed.sum_(torch.cat([_exact(counts), _exact(entropy(logits.float()).sum()).reshape(1)]))
 
 
 def read_together(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:
     """The values of tensors on one device, read at once."""
-    flat = [tensor.detach().double().reshape(-1) for tensor in tensors.values()]
+    flat = [_exact(tensor.detach()).reshape(-1) for tensor in tensors.values()]
     values = iter(torch.cat(flat).tolist())
     return {name: [next(values) for _ in range(len(part))] for name, part in zip(tensors, flat, strict=True)}
+
+
+def _exact(x: Tensor) -> Tensor:
+    """x in float64, where the device has it."""
+    return x.float() if x.device.type == "mps" else x.double()

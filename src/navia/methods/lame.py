@@ -35,11 +35,11 @@ def laplacian_optimisation(probabilities: Tensor, w: Tensor, steps: int = 100, r
     reading_waits: make all steps and keep Y from where it would have stopped, because to read the energy waits for a GPU."""
     unary = -torch.log(probabilities + 1e-10)
     y = F.softmax(-unary, dim=1)
-    previous, stopped = torch.full_like(y[0, 0], torch.inf, dtype=torch.float64), torch.zeros_like(y[0, 0], dtype=torch.bool)
+    previous, stopped = torch.full_like(y[0, 0], torch.inf), torch.zeros_like(y[0, 0], dtype=torch.bool)
     for step in range(steps):
         pairwise = w @ y
         y = torch.where(stopped, y, F.softmax(-unary + pairwise, dim=1))
-        energy = (unary * y - pairwise * y + y * torch.log(y.clamp(min=1e-20))).sum().double()
+        energy = (unary * y - pairwise * y + y * torch.log(y.clamp(min=1e-20))).sum()
         if step > 1:
             stopped = stopped | ((energy - previous).abs() <= 1e-8 * previous.abs())
         if not reading_waits and bool(stopped):
