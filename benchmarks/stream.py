@@ -7,7 +7,8 @@ python benchmarks/stream.py --corruption fog --then contrast           the domai
 
 A setting is PRECISION[,ADAPT_EVERY][,OPTION=VALUE...]; the first one is the reference of the paired differences. All
 settings see the same batches in turn, beside timm's forward of every eighth batch. 64 clean images are the source and are
-left out. Each finished stream is a line of --json FILE; lines that are there are not run again. Ctrl-C keeps the finished ones.
+left out. Each finished stream is a line of --json FILE; lines that are there are not run again. Ctrl-C keeps the finished
+ones.
 """
 
 import json

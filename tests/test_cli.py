@@ -83,7 +83,7 @@ def test_help_fits_80_columns_and_cuts_no_option(command: str) -> None:
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "…" not in result.stdout
-    shown = set(re.findall(r"(?<=[\s│])--?[a-z][a-z-]*(?=\s)", result.stdout))
+    shown = set(re.findall(r"(?<=[\s│])--?[a-z][a-z0-9-]*(?=\s)", result.stdout))
     parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
     assert {name for parameter in parameters for name in parameter.opts if name.startswith("-")} <= shown
     assert ("--json" in shown) is (command != "serve")

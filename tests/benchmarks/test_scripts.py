@@ -4,10 +4,14 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import foa
+import gpu_check
+import navia
 import step
 from navia.errors import InputError
 
@@ -28,7 +32,7 @@ def refusal(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["speed", "step", "memory", "foa", "export_parity"])
+@pytest.mark.parametrize("name", ["speed", "step", "memory", "foa", "export_parity", "gpu_check"])
 def test_every_script_has_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(name, monkeypatch, "--help")
@@ -123,6 +127,52 @@ def test_too_few_images_for_the_table_are_refused(
 def test_memory_of_a_step_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run("memory", monkeypatch, "test_vit", "8", "tent", "none")
     assert "GiB" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_gpu_check_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("gpu_check", monkeypatch)
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_gpu_check_on_a_cpu_compares_steps_and_counts_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part that fails is reported, and the others go on."""
+
+    def fail(*_: object) -> list[str]:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(gpu_check, "STEPS", 2)
+    monkeypatch.setattr(gpu_check, "IMAGES", 8)
+    monkeypatch.setattr(gpu_check, "logits_parity", fail)
+    monkeypatch.setattr(navia, "list_methods", lambda: ["navia", "tent", "nosuch"])
+    with pytest.raises(SystemExit) as ended:
+        run("gpu_check", monkeypatch, "--device", "cpu")
+    assert ended.value.code == 1
+    told = capsys.readouterr().out
+    assert "failed: ValueError: broken" in told
+    assert "| navia | 0.0e+00, 0.0e+00 | 8, 8 | ok |" in told
+    assert "| tent | 1 | 0 |" in told
+    assert "| nosuch | failed: SpecError: unknown method 'nosuch'" in told
+
+
+def test_gpu_check_times_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the calls of the GPU, but without its clock."""
+
+    def call_all(calls: list[Any], rounds: int) -> list[float]:
+        for call in calls:
+            call()
+        return [2.0, 1.0, 3.0]
+
+    monkeypatch.setattr(gpu_check, "event_times", call_all)
+    cpu = torch.device("cpu")
+    told = [*gpu_check.speed(cpu, "test_vit", 8, 1), *gpu_check.memory(cpu, "test_vit", 8)]
+    for precision in ("float32", "bfloat16", "float16"):
+        assert f"| {precision} | 2.00 | 0.50 | 1.50 |" in told
+    assert not any("failed" in line for line in told)
 
 
 def test_expected_speed_of_a_cluster_is_that_of_the_docs() -> None:

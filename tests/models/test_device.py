@@ -83,3 +83,28 @@ def test_a_thread_keeps_its_number_whatever_others_ask_for() -> None:
     assert sorted(seen) == [1, 2]
     use_threads(before)
     assert torch.get_num_threads() == before
+
+
+GPU_OPTIONS = """
+import os, sys, torch
+from typer.testing import CliRunner
+from navia.cli.main import app
+command = [word for word in sys.argv[1].split()]
+result = CliRunner().invoke(app, command)
+print(result.exit_code, torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(),
+      torch.is_deterministic_algorithms_warn_only_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("evaluate embedded -m embedded --method none -n 4", ["0", "highest", "False", "False", "None"]),
+        ("evaluate embedded -m embedded --method none -n 4 --tf32", ["0", "high", "False", "False", "None"]),
+        ("evaluate embedded -m embedded --method none -n 4 --deterministic", ["0", "highest", "True", "True", ":4096:8"]),
+    ],
+)
+def test_gpu_options_are_set_for_the_process_only_when_given(command: str, expected: list[str]) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}
+    done = subprocess.run([sys.executable, "-c", GPU_OPTIONS, command], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.split()[-5:] == expected

@@ -13,7 +13,7 @@ COMMAND = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-def
 OPTIONS = {parameter.name: parameter.opts[0] for parameter in COMMAND.params if parameter.name not in ("help", "plugins")}
 SAMPLES = {
     "model": "embedded", "method": "tent", "reduce": "tome:8", "device": "cpu", "precision": "bfloat16", "crop_only": "true",
-    "num_classes": "3", "opt": "lr=0.1 momentum=0.5", "name": "a.example b.example",
+    "num_classes": "3", "opt": "lr=0.1 momentum=0.5", "name": "a.example b.example", "tf32": "true", "deterministic": "true",
 }  # fmt: skip
 
 
@@ -24,6 +24,8 @@ def values(*arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_can_come_from_a_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same value as from the command line, and another one than by default."""
+    for setting in ("use_tf32", "use_deterministic_algorithms"):
+        monkeypatch.setattr(f"navia.models.device.{setting}", lambda: None)  # they would last for the other tests
     model = () if name == "model" else ("--model", "embedded")
     by_default = values("--model", "embedded")[name]
     text = SAMPLES.get(name, "1" if isinstance(by_default, float) else "3" if isinstance(by_default, int) else "some/path")

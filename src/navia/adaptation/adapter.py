@@ -4,7 +4,7 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +16,7 @@ from navia.adaptation.callbacks import Callback, Callbacks
 from navia.adaptation.delta import check_delta, read_delta, save_delta
 from navia.adaptation.distributed import Distributed
 from navia.adaptation.guard import Guard, GuardOptions
+from navia.adaptation.numbers import StepNumbers
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.data.loader import batch_images
 from navia.errors import InputError, SpecError
@@ -44,8 +45,9 @@ class Step:
         kept: Number of images that the update used; 0: no update.
         guard: Why the guard restored an earlier state; None if it did not.
         note: What the method reports.
-        seconds_predict: Time until the prediction was ready.
-        seconds_update: Time of the update after it.
+        seconds_predict: Time until the prediction was ready. A GPU has only been given the work by then: there the sum of
+            both times is that of the step.
+        seconds_update: Time of the update after it, until its numbers were read.
 
     Example:
         >>> adapter = navia.adapt("embedded", method="tent")
@@ -137,7 +139,8 @@ class Adapter:
             prediction: What `forward_step` returned.
 
         Raises:
-            InputError: The state has changed since the prediction (an update, reset or load).
+            InputError: The state has changed since the prediction (an update, reset or load); or, on a GPU, the images hold
+                values that `ViT.check_images` refuses: the guard's last good state is restored then.
         """
         if prediction.state_id is not self._state_id:
             raise InputError(
@@ -148,16 +151,34 @@ class Adapter:
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
             result = self.method.update(prediction)
-            verdict = self.guard.watch(self.method, prediction, result) if self.guard else None
+            numbers = self._read(prediction, result)
+            note = self.method.after_update(numbers.loss)
+            if note:  # the method restored an earlier state, which the guard must see
+                numbers = self._read(prediction, result)
+            verdict = self.guard.watch(self.method, prediction.images, numbers) if self.guard else None
         self.steps += 1
-        if verdict and not bool(torch.isfinite(prediction.logits).all()):
+        if verdict and not numbers.finite_logits:
             prediction.logits = self.method.predict(prediction.images)  # predictions of a broken state are useless
-        self.last = self._step(prediction, result, verdict, time.perf_counter() - start)
+            numbers = replace(numbers, entropy=entropy(prediction.logits.float()).mean().item())
+        self.last = Step(
+            number=self.steps,
+            images=len(prediction.images),
+            entropy=numbers.entropy,
+            loss=numbers.loss,
+            discrepancy=numbers.discrepancy,
+            kept=numbers.kept,
+            guard=verdict,
+            note=note or result.note,
+            seconds_predict=prediction.seconds,
+            seconds_update=time.perf_counter() - start,
+        )
         self.callbacks.step(self.last)
         return self.last
 
     def predict(self, images: Any) -> Tensor:
         """Logits [B, C] in the current state, without adapting.
+
+        Nothing waits for the device: on a GPU the shape and type of the images are checked, but not their values.
 
         Args:
             images: As for a call.
@@ -341,7 +362,7 @@ class Adapter:
     @property
     def drift(self) -> float:
         """Relative change of the model's own tuned parameters since the source."""
-        return relative_change(self.method.parameters, self._source_state["parameters"], self.vit)
+        return float(relative_change(self.method.parameters, self._source_state["parameters"], self.vit))
 
     @property
     def trainable(self) -> int:
@@ -361,21 +382,18 @@ class Adapter:
     def _weights(self) -> str:
         return fingerprint(self.source_vit)
 
-    def _step(self, prediction: Prediction, result: UpdateResult, verdict: str | None, seconds: float) -> Step:
-        with torch.no_grad():
-            mean_entropy = entropy(prediction.logits.float()).mean().item()
-        return Step(
-            number=self.steps,
-            images=len(prediction.images),
-            entropy=mean_entropy,
-            loss=result.loss,
-            discrepancy=result.discrepancy,
-            kept=result.kept,
-            guard=verdict,
-            note=result.note,
-            seconds_predict=prediction.seconds,
-            seconds_update=seconds,
-        )
+    def _read(self, prediction: Prediction, result: UpdateResult) -> StepNumbers:
+        """The numbers of a step, the only ones that are read from the device; InputError if they show unusable images."""
+        numbers = StepNumbers.read(self.method, prediction, result, self.guard.source["parameters"] if self.guard else None)
+        if numbers.value_range is not None:
+            try:
+                self.vit.check_range(prediction.images, *numbers.value_range)
+            except InputError as error:
+                if self.guard is None:
+                    raise InputError(f"{error}; the update with them was made: reset or load the adapter") from error
+                self.method.load_state(self.guard.good)
+                raise
+        return numbers
 
 
 def adapt(

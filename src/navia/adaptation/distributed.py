@@ -41,11 +41,11 @@ class Distributed:
 
     def any(self, here: bool) -> bool:
         """Whether it is true on any process."""
-        return here if not self.enabled else bool(self.sum_(torch.tensor(int(here))) > 0)
+        return here if not self.enabled else bool(self.sum_(torch.tensor(int(here), device=self.device)) > 0)
 
     def count(self, n: int) -> int:
         """Number of images in the global batch, of which this process has n."""
-        return n if not self.enabled else int(self.sum_(torch.tensor(n)).item())
+        return n if not self.enabled else int(self.sum_(torch.tensor(n, device=self.device)).item())
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace each gradient by its sum over processes, in one message."""

@@ -8,13 +8,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from navia.adaptation.numbers import StepNumbers, predicted_classes
 from navia.errors import SpecError
-from navia.methods.base import Method, Prediction, UpdateResult
-from navia.methods.features import effective_classes, entropy
-from navia.methods.parameters import norm_of, relative_change
+from navia.methods.base import Method
+from navia.methods.features import effective_classes
 
 log = logging.getLogger("navia.guard")
 
@@ -65,6 +66,8 @@ class Guard:
         self.options = options or GuardOptions()
         self.distributed = method.distributed
         self.source = method.state()
+        source = method.source  # its variance is the unit of discrepancies
+        self.variance = None if source is None else max(float(source.std.square().mean()), 1e-12)
         self.clear()
 
     def clear(self) -> None:
@@ -73,17 +76,17 @@ class Guard:
         self.seen = 0
         self.steps = 0
         self.entropy = 0.0
-        self.histogram: Tensor | None = None
+        self.histogram: np.ndarray | None = None
         self.reference: tuple[float, float] | None = None  # entropy, effective classes
         self.problems: list[int] = []
         self.last_check = -self.options.every  # step of the last comparison with the source model
 
-    def watch(self, method: Method, prediction: Prediction, result: UpdateResult) -> str | None:
+    def watch(self, method: Method, images: Tensor, numbers: StepNumbers) -> str | None:
         """Check a finished step. Restores a good state and says why if there is a problem, else returns None."""
         self.steps += 1
-        problem = self._problem(method, prediction, result)
+        problem = self._problem(method, images, numbers)
         if problem is None:
-            if result.kept and self.steps % self.options.every == 0:
+            if numbers.kept and self.steps % self.options.every == 0:
                 self.good = method.state()
             return None
         self.problems = [step for step in self.problems if self.steps - step < 10 * self.options.patience]
@@ -97,38 +100,37 @@ class Guard:
         log.warning("step %d: %s", self.steps, verdict)
         return verdict
 
-    def _problem(self, method: Method, prediction: Prediction, result: UpdateResult) -> str | None:
+    def _problem(self, method: Method, images: Tensor, numbers: StepNumbers) -> str | None:
         """What is wrong; the same on every process."""
-        collapsed = self._collapsed(method, prediction.logits.nan_to_num(), prediction.images)
-        not_finite = self._not_finite(method, prediction.logits, result)
-        problem = not_finite or self._drifted(method) or self._far_from_source(method, result) or collapsed
+        collapsed = self._collapsed(method, images, numbers)
+        problem = self._not_finite(numbers) or self._drifted(numbers) or self._far_from_source(numbers) or collapsed
         return problem or ("problem on another process" if self.distributed.any(problem is not None) else None)
 
-    def _not_finite(self, method: Method, logits: Tensor, result: UpdateResult) -> str | None:
-        if result.loss is not None and not math.isfinite(result.loss):
+    def _not_finite(self, numbers: StepNumbers) -> str | None:
+        if numbers.loss is not None and not math.isfinite(numbers.loss):
             return "the loss is not finite"
-        if not math.isfinite(float(norm_of([p.detach() for p in method.parameters.values()]))):
+        if not math.isfinite(numbers.parameter_norm):
             return "a parameter is not finite"
-        return None if bool(torch.isfinite(logits).all()) else "the logits are not finite"
+        return None if numbers.finite_logits else "the logits are not finite"
 
-    def _drifted(self, method: Method) -> str | None:
-        drift = relative_change(method.parameters, self.source["parameters"], method.vit)
+    def _drifted(self, numbers: StepNumbers) -> str | None:
+        drift = numbers.drift
         return f"the parameters moved by {drift:.2f} of their size" if drift > self.options.drift else None
 
-    def _far_from_source(self, method: Method, result: UpdateResult) -> str | None:
-        if result.discrepancy is None or method.source is None:
+    def _far_from_source(self, numbers: StepNumbers) -> str | None:
+        if numbers.discrepancy is None or self.variance is None:
             return None
-        away = result.discrepancy / max(float(method.source.std.square().mean()), 1e-12)
+        away = numbers.discrepancy / self.variance
         return f"the CLS statistics are {away:.1f} variances off the source's" if away > self.options.away else None
 
-    def _collapsed(self, method: Method, logits: Tensor, images: Tensor) -> str | None:
-        histogram, total = self._predicted(logits)
+    def _collapsed(self, method: Method, images: Tensor, numbers: StepNumbers) -> str | None:
+        histogram = numbers.class_counts
         count = int(histogram.sum())
         keep = 0.7 ** (count / 64) if self.seen else 0.0
         self.histogram = histogram if self.histogram is None else keep * self.histogram + histogram
-        self.entropy = keep * self.entropy + (1 - keep) * total / count
+        self.entropy = keep * self.entropy + (1 - keep) * numbers.entropy_sum / count
         self.seen += count
-        diversity = float(effective_classes(self.histogram))
+        diversity = effective_classes(self.histogram)
         if self.seen < self.options.images:
             return None
         if self.reference is None:
@@ -136,22 +138,15 @@ class Guard:
         low = self.entropy < self.options.certainty * self.reference[0]
         if not self._is_narrow(diversity, self.reference[1]):
             return None
-        if low or (self.entropy > self.reference[0] and self._source_predicts_more(method, histogram, images)):
+        if low or (self.entropy > self.reference[0] and self._source_predicts_more(method, images, histogram)):
             return f"{_COLLAPSE}: {diversity:.1f} effective classes of {self.reference[1]:.1f} at first"
         return None
 
     def _is_narrow(self, classes: float, reference: float) -> bool:
         return classes - 1 < self.options.diversity * (reference - 1)
 
-    def _predicted(self, logits: Tensor) -> tuple[Tensor, float]:
-        """How often each class was predicted, and the sum of the entropies, over all processes."""
-        histogram = torch.bincount(logits.argmax(dim=1), minlength=logits.shape[1]).double()
-        summary = torch.cat([histogram, entropy(logits.float()).sum().double().reshape(1)])
-        summary = self.distributed.sum_(summary.cpu())
-        return summary[:-1], float(summary[-1])
-
     @torch.no_grad()
-    def _source_predicts_more(self, method: Method, predicted: Tensor, images: Tensor) -> bool:
+    def _source_predicts_more(self, method: Method, images: Tensor, predicted: np.ndarray) -> bool:
         """Few classes with high entropy: a hard stream of one class, or collapse? The source model's predictions tell. This
         costs a forward, so it runs at most once in `every` steps."""
         if self.steps - self.last_check < self.options.every:
@@ -159,16 +154,18 @@ class Guard:
         self.last_check = self.steps
         now = method.state()
         method.load_state(self.source)
-        expected, _ = self._predicted(method.predict(images))
+        expected = predicted_classes(method, method.predict(images)).tolist()[:-1]
         method.load_state(now)
-        return self._is_narrow(float(effective_classes(predicted)), float(effective_classes(expected)))
+        return self._is_narrow(effective_classes(predicted), effective_classes(expected))
 
     def state(self) -> dict[str, Any]:
         """What it knows of the stream; `good` is None while it is the source."""
         kept = ("seen", "steps", "entropy", "histogram", "reference", "problems", "last_check")
-        return {"good": None if self.good is self.source else self.good} | {name: getattr(self, name) for name in kept}
+        found = {"good": None if self.good is self.source else self.good} | {name: getattr(self, name) for name in kept}
+        return found | {"histogram": None if self.histogram is None else torch.from_numpy(self.histogram)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             name = {"troubles": "problems", "asked": "last_check"}.get(name, name)  # names in states of version 0.1
+            value = value.cpu().numpy() if name == "histogram" and isinstance(value, Tensor) else value
             setattr(self, name, self.source if name == "good" and value is None else value)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from navia import __version__
 from navia.data import SOURCE_IMAGES
-from navia.data.loader import batch_images
+from navia.data.loader import batch_images, move_images
 from navia.data.sources import Domain, default_order, open_source, scan
 from navia.errors import InputError, SourceError
 from navia.io import read_tensors, write_tensors
@@ -180,8 +180,8 @@ def image_batches(vit: ViT, images: Images, batch_size: int, limit: int | None) 
         chunk = batch_images(item)
         if limit is not None and isinstance(chunk, Tensor):
             chunk = chunk[: limit - seen]
-        chunk = chunk.to(vit.device) if isinstance(chunk, Tensor) else chunk
-        vit.check_images(chunk)
+        chunk = move_images(chunk, vit.device) if isinstance(chunk, Tensor) else chunk
+        vit.check_images(chunk, values=True)
         seen += len(chunk)
         yield chunk
         if limit is not None and seen >= limit:

@@ -100,7 +100,7 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
     stream = make_stream(opened.domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)
     source = None
     if clean is not None:
-        images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers)
+        images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers, device=vit.device)
         source = open_source_statistics(vit, images, cell.reduce, method=cell.method)
     options = {**cell.options, "classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
     try:
@@ -109,7 +109,7 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
         if source is None:
             raise InputError(f"method {cell.method!r} needs a source, and {shifted_message(opened)}") from error
         raise
-    loader = Loader(stream, vit.preprocessing, cell.batch, workers)
+    loader = Loader(stream, vit.preprocessing, cell.batch, workers, device=vit.device)
     held_out, shown = (None, {}) if cell.tsne is None else select_images(cell.tsne, vit, opened, loader)
     started = time.time()
     ratio = step_ratio(vit, adapter, next(iter(loader)).images) if cell.realtime else None

@@ -27,7 +27,7 @@ from navia import __version__
 from navia.adaptation.adapter import Adapter
 from navia.adaptation.statistics import SourceStatistics
 from navia.bench.run import BatchResult
-from navia.data.loader import Batch
+from navia.data.loader import Batch, move_images
 from navia.data.streams import Stream
 from navia.errors import InputError
 from navia.evaluation.metrics import Accuracy, accuracy
@@ -104,7 +104,7 @@ class Observed:
 
 
 def _effective(counts: dict[int, int]) -> float:
-    return float(effective_classes(torch.tensor(list(counts.values()), dtype=torch.float64)))
+    return effective_classes(list(counts.values()))
 
 
 def source_model(adapter: Adapter, total: int | None, count: int) -> Callable[[Batch], Tensor | None]:
@@ -118,7 +118,7 @@ def source_model(adapter: Adapter, total: int | None, count: int) -> Callable[[B
         if number not in chosen and not (total is None and count and number & (number + 1) == 0):
             return None
         vit = adapter.source_vit
-        return forward(vit, batch.images.to(vit.device), classes=adapter.classes).logits.float().cpu()
+        return forward(vit, move_images(batch.images, vit.device), classes=adapter.classes).logits.float().cpu()
 
     return predict
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, Step, adapt
 from navia.bench.spec import TsneSpec
-from navia.data.loader import Batch, Loader, SampleIndex, Shard
+from navia.data.loader import Batch, Loader, SampleIndex, Shard, move_images
 from navia.data.sources import OpenedData
 from navia.data.streams import Segment, Stream
 from navia.errors import InputError, SpecError
@@ -59,7 +59,7 @@ def predict_and_adapt(adapter: Adapter, batch: Batch, distributed: bool = False)
     if distributed and 0 in _all_gather(len(batch.images)):
         whole = replace(batch, images=torch.cat(_all_gather(batch.images)))
         return predict_only(adapter, whole, "a process without an image")
-    logits = adapter(batch.images.to(adapter.device)).detach().cpu()
+    logits = adapter(move_images(batch.images, adapter.device)).detach().cpu()
     assert adapter.last is not None
     return BatchResult(batch, torch.cat(_all_gather(logits)) if distributed else logits, adapter.last)
 
@@ -67,10 +67,11 @@ def predict_and_adapt(adapter: Adapter, batch: Batch, distributed: bool = False)
 def predict_only(adapter: Adapter, batch: Batch, note: str) -> BatchResult:
     """Predict a batch without adapting to it. note: why, for the step."""
     start = time.perf_counter()
-    logits = adapter.predict(batch.images.to(adapter.device)).detach()
+    logits = adapter.predict(move_images(batch.images, adapter.device)).detach()
+    mean_entropy = entropy(logits.float()).mean().item()  # waits for the device, so the time below is that of the prediction
     took = time.perf_counter() - start
     step = Step(
-        number=adapter.steps, images=len(batch.images), entropy=entropy(logits.float()).mean().item(), loss=None,
+        number=adapter.steps, images=len(batch.images), entropy=mean_entropy, loss=None,
         discrepancy=None, kept=0, guard=None, note=note, seconds_predict=took, seconds_update=0.0,
     )  # fmt: skip
     return BatchResult(batch, logits.cpu(), step)
@@ -83,7 +84,7 @@ def adapt_then_score(adapter: Adapter, loader: Loader, count: int) -> Iterator[B
         raise SpecError(f"{count} batches to adapt to, but only {held_out} come before the last third of the stream")
     for number, batch in enumerate(loader):
         if number < count:
-            adapter(batch.images.to(adapter.device))
+            adapter(move_images(batch.images, adapter.device))
         elif number >= held_out:
             yield predict_only(adapter, batch, "scored only")
 
@@ -101,9 +102,9 @@ def held_out_from(batches: int) -> int:
 def step_ratio(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> float:
     """Time of the adapter's step over that of the dense forward without adaptation: interleaved, medians, at least 1.
     A copy of the adapter is timed; the adapter itself does not change."""
-    images = images.to(vit.device)
+    images = move_images(images, vit.device)
     calls = [partial(runner, images) for runner in (adapt(vit, "none"), copy.deepcopy(adapter))]
-    dense, step = map(statistics.median, time_in_turn(calls, rounds))
+    dense, step = map(statistics.median, time_in_turn(calls, rounds, vit.device))
     return max(1.0, round(step / dense, 2))
 
 
@@ -175,8 +176,8 @@ def tsne_panels(
 ) -> list[dict[str, Any]]:
     """For each block the points, and the accuracy of the nearest neighbours in the space of the features."""
     found = []
-    for part in Loader(stream, adapter.source_vit.preprocessing, batch, workers):
-        features = adapter.features(part.images.to(adapter.device)).features
+    for part in Loader(stream, adapter.source_vit.preprocessing, batch, workers, device=adapter.device):
+        features = adapter.features(move_images(part.images, adapter.device)).features
         assert features is not None
         found.append(features[:, list(blocks)].cpu())
     panels = []

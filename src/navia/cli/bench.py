@@ -12,6 +12,7 @@ from rich.table import Table
 from navia.cli import options
 from navia.cli.options import COMPUTE, IMAGES, OUTPUT, choice, option
 from navia.cli.terminal import errors, folder_to_write, print_json, print_line, print_wide
+from navia.errors import SpecError
 
 if TYPE_CHECKING:
     from navia.bench.grid import Done
@@ -38,6 +39,8 @@ def bench(
     ray_address: Annotated[str | None, option("--ray-address", COMPUTE, "Address of a Ray cluster.")] = None,
     cpus: Annotated[float, option("--cpus", COMPUTE, "Cores of a cell, with ray.", min=0.1)] = 1,
     gpus: Annotated[float, option("--gpus", COMPUTE, "GPUs of a cell, with ray; may be a fraction.", min=0)] = 0,
+    tf32: options.TF32 = False,
+    deterministic: options.Deterministic = False,
     out: options.Out = Path("bench"),
     dry_run: Annotated[bool, option("--dry-run", OUTPUT, "Only list the cells and the estimated time.")] = False,
     as_json: options.Json = False,
@@ -62,6 +65,8 @@ def bench(
             table.add_row(name, text)
         print_json(presets()) if as_json else print_wide(table)
         return
+    if on == "ray" and (tf32 or deterministic):
+        raise SpecError("--tf32 and --deterministic are settings of this process: use --on local")
     asked = load_spec(spec).scaled(
         model=model, checkpoint=checkpoint, data=data, source=source, corruptions=corruption,
         severity=severity, images=limit, seeds=seed, batch=batch_size, crop_only=crop_only,

@@ -40,7 +40,7 @@ def choose(
     statistics = open_source_statistics(vit, source, reduce)
     with progress("settings") as show:
         choice = navia.choose(
-            vit, Loader(stream, vit.preprocessing, batch_size), statistics, reduce=reduce,
+            vit, Loader(stream, vit.preprocessing, batch_size, device=vit.device), statistics, reduce=reduce,
             batches=batches, batch_size=batch_size, classes=opened.classes, progress=show,
         )  # fmt: skip
     table = Table(*choice.table[0][0], "Eq. 7 over the last half")

@@ -18,6 +18,7 @@ def evaluate(
     continual: Annotated[bool, option("--continual", ADAPTATION, "Do not reset between domains.")] = False,
     crop_only: options.CropOnly = False, workers: options.Workers = 0, device: options.Device = "auto",
     grad_checkpointing: options.GradCheckpointing = False, precision: options.Precision = "float32",
+    tf32: options.TF32 = False, deterministic: options.Deterministic = False,
     as_json: options.Json = False,
 ) -> None:  # fmt: skip
     """Evaluate a method on labelled images: top-1 with a 95 % interval, calibration error and cost, for each domain.

@@ -66,6 +66,22 @@ def _check_device(value: str) -> str:
     return value
 
 
+def _use_tf32(context: typer.Context, value: bool) -> bool:
+    if value and not context.resilient_parsing:
+        from navia.models.device import use_tf32
+
+        use_tf32()
+    return value
+
+
+def _use_deterministic(context: typer.Context, value: bool) -> bool:
+    if value and not context.resilient_parsing:
+        from navia.models.device import use_deterministic_algorithms
+
+        use_deterministic_algorithms()
+    return value
+
+
 def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
     from navia.registry import load_plugin
 
@@ -131,6 +147,9 @@ _DEVICE: dict[str, Any] = {"callback": _check_device, "autocompletion": suggest(
 Device = Annotated[str, option("--device", COMPUTE, "cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.", **_DEVICE)]
 _PRECISION = choice("precision", lambda: PRECISIONS)
 Precision = Annotated[str, option("--precision", COMPUTE, f"{', '.join(PRECISIONS)}.", **_PRECISION)]
+TF32 = Annotated[bool, option("--tf32", COMPUTE, "GPU: faster, less exact float32 products.", callback=_use_tf32)]
+_DETERMINISTIC = option("--deterministic", COMPUTE, "GPU: equal results in equal runs.", callback=_use_deterministic)
+Deterministic = Annotated[bool, _DETERMINISTIC]
 GradCheckpointing = Annotated[bool, option("--grad-checkpointing", COMPUTE, "Less memory for gradients, more time.")]
 
 _OUT = option("--out -o", OUTPUT, "File or folder to write.")

@@ -49,6 +49,7 @@ def run(
     idle: Annotated[float | None, option("--idle", FOLLOW, "Stop after this many seconds without images.")] = None,
     workers: options.WorkersOrNone = None, device: options.Device = "auto",
     grad_checkpointing: options.GradCheckpointing = False, precision: options.Precision = "float32",
+    tf32: options.TF32 = False, deterministic: options.Deterministic = False,
     out: options.Out = Path("predictions.csv"),
     save: Annotated[Path | None, option("--save", OUTPUT, "Also save the adapted state (.safetensors).")] = None,
     save_every: Annotated[float, option("--save-every", OUTPUT, "Seconds between saved states.", min=0)] = 30.0,
@@ -103,7 +104,10 @@ def run(
         images = make_stream(opened.domains, stream, seed=seed, limit=limit, concentration=label_shift)
         workers = min(4, (os.cpu_count() or 2) // 2) if workers is None else workers
         shard = ProcessShard() if distributed else None
-        loader = Loader(images, vit.preprocessing, batch_size, workers, skip_unreadable=skip_unreadable, shard=shard)
+        loader = Loader(
+            images, vit.preprocessing, batch_size, workers, skip_unreadable=skip_unreadable, shard=shard,
+            device=vit.device,
+        )  # fmt: skip
     before = {} if restart else settings_of(out)
     used = _reducer(vit, reduce, batch_size, source, before, keep_reduction or distributed)
     statistics = None if source is None else open_source_statistics(vit, source, used, method=method)
@@ -114,6 +118,7 @@ def run(
         "severity": severity if corruption else None, "reduce": used,
         **({} if used == reduce else {"reduce asked": reduce}),
         **({} if precision == "float32" else {"precision": precision}),
+        **({"tf32": True} if tf32 else {}),
         **fingerprint_of(vit, statistics, None if loader is None else loader.stream),
     }  # fmt: skip
     if rank and loader is not None:  # the first process writes, the others compute their share

@@ -65,6 +65,8 @@ def serve(
     crop_only: options.CropOnly = False,
     device: options.Device = "auto",
     precision: options.Precision = "float32",
+    tf32: options.TF32 = False,
+    deterministic: options.Deterministic = False,
     plugins: options.Plugins = None,
 ) -> None:
     """Predict images over HTTP, and adapt to them in the background.

@@ -89,6 +89,7 @@ def iterate_batches(
     *,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
+    device: torch.device | None = None,
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Iterate over (images, labels) of any data that navia takes.
 
@@ -104,6 +105,7 @@ def iterate_batches(
         num_classes: Number of classes of the model, to give class folders the model's labels (see `open_domains`). Without
             it, labels are positions among the sorted class folders, as in torchvision's `ImageFolder`.
         class_names: The model's class names, for the same purpose.
+        device: Where the images will go; for CUDA those that are decoded here are put into pinned memory.
 
     Yields:
         Images [B, C, H, W] and labels [B], or None without labels.
@@ -122,7 +124,7 @@ def iterate_batches(
         opened = open_domains(data, num_classes, class_names)
         classes = None if opened.classes is None else torch.tensor(opened.classes)
         data = make_stream(opened.domains, seed=None if opened.domains[0].images.labels is None else seed)
-    for batch in _any_batches(data, preprocessing, batch_size, limit, workers, seed):
+    for batch in _any_batches(data, preprocessing, batch_size, limit, workers, seed, device):
         images, labels = batch_images(batch), batch_labels(batch)
         if labels is not None and len(labels) != len(images):
             raise InputError(f"a batch has {len(images)} images but {len(labels)} labels")
@@ -136,7 +138,13 @@ def iterate_batches(
 
 
 def _any_batches(
-    data: Any, preprocessing: Preprocessing, batch_size: int, limit: int | None, workers: int, seed: int
+    data: Any,
+    preprocessing: Preprocessing,
+    batch_size: int,
+    limit: int | None,
+    workers: int,
+    seed: int,
+    device: torch.device | None,
 ) -> Iterable[Any]:
     if isinstance(data, str | Path):
         data = Domain(str(data), open_images(data))
@@ -145,13 +153,20 @@ def _any_batches(
     if isinstance(data, Domain):
         data = make_stream([data], seed=None if data.images.labels is None else seed)
     if isinstance(data, Stream):
-        return Loader(data, preprocessing, batch_size, workers)
+        return Loader(data, preprocessing, batch_size, workers, device=device)
     if isinstance(data, Tensor):
         return data.split(batch_size)
     if isinstance(data, Dataset) and hasattr(data, "__len__"):
         order = np.random.default_rng(seed).permutation(len(data))[:limit].tolist()
         samples = _Samples(data, preprocessing)
-        return DataLoader(samples, batch_size, sampler=order, num_workers=workers, generator=torch.Generator())
+        return DataLoader(
+            samples,
+            batch_size,
+            sampler=order,
+            num_workers=workers,
+            pin_memory=is_cuda(device),
+            generator=torch.Generator(),
+        )
     if isinstance(data, Iterable) and not isinstance(data, Mapping | Dataset):
         return data
     raise InputError(
@@ -188,11 +203,22 @@ class Shard:
         return reasons
 
 
+def is_cuda(device: torch.device | None) -> bool:
+    """Whether images for this device belong into pinned memory."""
+    return device is not None and device.type == "cuda"
+
+
+def move_images(images: Tensor, device: torch.device) -> Tensor:
+    """Images on `device`. Copies to CUDA do not wait; others do, because nothing else would wait for them."""
+    return images.to(device, non_blocking=is_cuda(device))
+
+
 class Loader:
     """Iterate over the batches of a stream from batch `start` on. No batch spans two segments.
 
     skip_unreadable: leave out images that cannot be read and list them in `unreadable` as (name, reason); otherwise they
-    raise an InputError. shard: for several processes that share a stream."""
+    raise an InputError. shard: for several processes that share a stream. device: where the images will go; for CUDA they
+    are put into pinned memory, from which copies do not wait."""
 
     def __init__(
         self,
@@ -204,11 +230,13 @@ class Loader:
         skip_unreadable: bool = False,
         start: int = 0,
         shard: Shard | None = None,
+        device: torch.device | None = None,
     ) -> None:
         if batch_size < 1 or workers < 0:
             raise SpecError(f"batch_size must be at least 1 and workers at least 0, not {batch_size} and {workers}")
         self.stream, self.preprocessing, self.workers = stream, preprocessing, workers
         self.skip_unreadable, self.start, self.shard = skip_unreadable, start, shard or Shard()
+        self.device = device
         self.unreadable: list[tuple[str, str]] = []
         self.plan: list[list[SampleIndex]] = [
             [(number, int(domain), int(index)) for domain, index in segment.indices[begin : begin + batch_size]]
@@ -229,6 +257,7 @@ class Loader:
             batch_sampler=[self.shard.select(indices) for indices in self.plan[self.start :]],
             num_workers=self.workers,
             collate_fn=_stack,
+            pin_memory=is_cuda(self.device),
             generator=torch.Generator(),  # so that the global generator is not advanced
         )
         last_segment = self.plan[self.start - 1][0][0] if self.start else -1

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from navia.adaptation.adapter import Adapter
 from navia.data.layouts import match_classes
-from navia.data.loader import iterate_batches
+from navia.data.loader import iterate_batches, move_images
 from navia.data.sources import open_domains
 from navia.errors import InputError
 from navia.evaluation.cost import Cost, cost
@@ -140,9 +140,11 @@ def evaluate(
         batches, before, entropy, updates = len(scored), seen, 0.0, 0
         if reset:
             adapter.reset()
-        for images, labels in iterate_batches(part.data, vit.preprocessing, batch_size, limit, workers, seed):
+        for images, labels in iterate_batches(
+            part.data, vit.preprocessing, batch_size, limit, workers, seed, device=vit.device
+        ):
             truth = _checked(part, labels, adapter)
-            logits = adapter(images.to(vit.device)).detach().cpu()
+            logits = adapter(move_images(images, vit.device)).detach().cpu()
             assert adapter.last is not None
             scored.append(confidence_and_correctness(logits, truth))
             seen += len(truth)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.statistics import SourceStatistics
+from navia.data.loader import move_images
 from navia.errors import InputError, NaviaError
 from navia.evaluation.metrics import confidence_and_correctness, wilson
 from navia.methods.parameters import relative_change
@@ -67,7 +68,7 @@ def explain(
     """
     vit, reduce, classes = adapter.source_vit, adapter.reduce, adapter.classes
     for part in stream:
-        adapter(part.to(vit.device))
+        adapter(move_images(part, vit.device))
     states = {"dense": adapt(vit, "none", classes=classes), str(reduce): adapt(vit, "none", reduce, classes=classes)}
     states[f"{adapter.method_name} + {reduce}"] = adapter
     origins = {name: dense_source if name == "dense" else source for name in states}
@@ -90,7 +91,7 @@ def explain(
 
 def _examine(adapter: Adapter, images: Tensor, batch_size: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """CLS features [N, L, D], logits [N, C] and token counts in the adapter's present state."""
-    parts = [part.to(adapter.device) for part in images.split(batch_size)]
+    parts = [move_images(part, adapter.device) for part in images.split(batch_size)]
     outputs = [adapter.features(part) for part in parts]
     features = torch.cat([output.features.cpu() for output in outputs if output.features is not None])
     return features, torch.cat([adapter.predict(part).cpu() for part in parts]), outputs[0].counts
@@ -107,7 +108,7 @@ def _moved(adapter: Adapter, layer: int) -> float:
     vit = adapter.source_vit
     norms = tuple(f"{norm}." for norm in list(vit.layer_norms())[2 * layer : 2 * layer + 2])
     now = {name: p for name, p in adapter.model.named_parameters() if name.startswith(norms)}
-    return relative_change(now, vit.model.state_dict(), vit)
+    return float(relative_change(now, vit.model.state_dict(), vit))
 
 
 def probe(features: Tensor, labels: Tensor) -> tuple[float, float, float]:

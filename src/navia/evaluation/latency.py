@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,21 +59,30 @@ def time_reduction(vit: ViT, reduce: ReducerLike, batch_size: int = 1, rounds: i
 
     Matching and merging take a fixed time per block, more than a small model saves at a small batch size."""
     images, reducer = random_images(vit, batch_size), parse(reduce)
-    with torch.no_grad():  # .item() waits for the result on every device
-        calls = [lambda used=used: forward(vit, images, used).logits.sum().item() for used in (reducer, NoReduction())]
-        reduced, dense = (min(seconds) * 1000 for seconds in time_in_turn(calls, rounds))
+    with torch.no_grad():
+        calls = [lambda used=used: forward(vit, images, used) for used in (reducer, NoReduction())]
+        reduced, dense = (min(seconds) * 1000 for seconds in time_in_turn(calls, rounds, vit.device))
     return ReductionTiming(str(reducer), batch_size, reduced, dense)
 
 
-def time_in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Seconds of each call in each round, one call after the other, after a warm-up round."""
+def time_in_turn(
+    calls: Sequence[Callable[[], object]], rounds: int, device: torch.device | None = None
+) -> list[list[float]]:
+    """Seconds of each call in each round until `device` has finished it, one call after the other, after a warm-up round."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds + 1):
         for call, times in zip(calls, seconds, strict=True):
             start = time.perf_counter()
             call()
+            wait_for(device)
             times.append(time.perf_counter() - start)
     return [times[1:] for times in seconds]
+
+
+def wait_for(device: torch.device | None) -> None:
+    """Wait until a device has finished its work: calls of a GPU return before that. The CPU never has work left."""
+    if device is not None and device.type not in ("cpu", "meta"):
+        torch.accelerator.synchronize(device)
 
 
 def faster_reducer(vit: ViT, reduce: ReducerLike, batch_size: int) -> tuple[Reducer, ReductionTiming | None]:
@@ -100,12 +108,11 @@ def measure_forward(vit: ViT, reducer: Reducer, batch_size: int, rounds: int) ->
 def measure(call: Callable[[], object], batch_size: int, rounds: int, device: torch.device) -> Timing:
     """Time `call`, which processes `batch_size` images."""
     peak = peak_memory(call, device)  # also the warm-up
-    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-    wait()
+    wait_for(device)
     ends = [time.perf_counter()]
     for _ in range(rounds):
         call()
-        wait()
+        wait_for(device)
         ends.append(time.perf_counter())
     low, middle, high = (np.quantile(np.diff(ends), (0.25, 0.5, 0.75)) * 1000 / batch_size).tolist()
     return Timing(batch_size, rounds, middle, low, high, peak, str(device))

@@ -70,7 +70,7 @@ def comparison_images(vit: ViT, images: Tensor | None) -> Tensor:
     """The given images, repeated until they fill every batch size, or random ones."""
     if images is None:
         return random_images(vit, 16)
-    vit.check_images(images.to(vit.device))
+    vit.check_images(images.to(vit.device), values=True)
     least = sum(BATCHES)
     return images.float().cpu().repeat(-(-least // len(images)), 1, 1, 1)[: max(least, len(images))]
 

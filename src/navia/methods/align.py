@@ -76,7 +76,7 @@ class Align(Method):
         weight = self.options.discrepancy_weight
         self.optimize(mean_entropy + weight * distance / self.distributed.size)
         loss = self.distributed.sum_(mean_entropy.detach()) + weight * distance.detach()
-        return UpdateResult(len(features), loss.item(), distance.item())
+        return UpdateResult(len(features), loss, distance)
 
     def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
         return {"recent": (None, self.vit.depth, self.vit.embed_dim), "running_feature": (self.vit.embed_dim,)}

@@ -66,15 +66,17 @@ class UpdateResult:
         discrepancy: Distance of the CLS statistics to the source, for methods that align them.
         note: Why no update was made, or what else happened.
 
+    Numbers may be tensors of one element: the adapter reads them together with its own, because each read waits for a GPU.
+
     Example:
         >>> from navia.methods.base import UpdateResult
         >>> UpdateResult(kept=0, note="too few images")
         UpdateResult(kept=0, loss=None, discrepancy=None, note='too few images')
     """
 
-    kept: int
-    loss: float | None = None
-    discrepancy: float | None = None
+    kept: int | Tensor
+    loss: float | Tensor | None = None
+    discrepancy: float | Tensor | None = None
     note: str | None = None
 
 
@@ -116,7 +118,7 @@ class Method(ABC):
         ...     def update(self, prediction):
         ...         loss = entropy(prediction.output.logits).mean()
         ...         self.optimize(loss)
-        ...         return UpdateResult(kept=len(prediction.images), loss=loss.item())
+        ...         return UpdateResult(kept=len(prediction.images), loss=loss)
         >>> logits = navia.adapt("embedded", "my_tent", "tome:8")(torch.zeros(2, 1, 28, 28))
     """
 
@@ -223,6 +225,17 @@ class Method(ABC):
         """
         return UpdateResult(kept=0)
 
+    def after_update(self, loss: float | None) -> str | None:
+        """Decide what depends on the loss, once it has been read.
+
+        Args:
+            loss: Loss of the update; None if there was none.
+
+        Returns:
+            A note if the method restored an earlier state, else None.
+        """
+        return None
+
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Logits in the current state [B, C]; changes nothing."""
@@ -284,10 +297,10 @@ class Method(ABC):
         shift = self.prediction_edits().head_shift
         return output.logits.detach() if shift is None else head(self.vit, output.pooled.detach(), shift, self.classes)
 
-    def optimize(self, loss: Tensor) -> None:
-        """One optimizer step on this process's share of the loss."""
+    def optimize(self, loss: Tensor, where: Tensor | None = None) -> None:
+        """One optimizer step on this process's share of the loss. where: as for `optimizer_step`."""
         self.backward(loss)
-        self.optimizer_step()
+        self.optimizer_step(where)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients at the current parameters, summed over the processes."""
@@ -297,11 +310,40 @@ class Method(ABC):
             torch._foreach_div_([p.grad for p in self.parameters.values() if p.grad is not None], scale)
         self.distributed.sum_gradients(self.parameters.values())
 
-    def optimizer_step(self) -> None:
-        """Move the parameters along their gradients and clear these."""
+    def optimizer_step(self, where: Tensor | None = None) -> None:
+        """Move the parameters along their gradients and clear these.
+
+        Args:
+            where: A tensor of one boolean: make no step if it is false. It is not read where that would wait for the device;
+                the step is undone there.
+        """
         assert self.optimizer is not None
-        self.optimizer.step()
+        if where is None:
+            self.optimizer.step()
+        elif self.vit.reading_waits:
+            self._step_where(where)
+        elif bool(where):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _step_where(self, where: Tensor) -> None:
+        assert self.optimizer is not None
+        before = {id(tensor): tensor.clone() for tensor in self._optimized()}
+        self.optimizer.step()
+        for tensor in self._optimized():  # momentum that the step made is zero without it
+            tensor.copy_(torch.where(where, tensor, before.get(id(tensor), torch.zeros_like(tensor))))
+
+    def _optimized(self) -> list[Tensor]:
+        """The tensors that an optimizer step changes."""
+        assert self.optimizer is not None
+        state = [value for values in self.optimizer.state.values() for value in values.values()]
+        return [*self.parameters.values(), *(value for value in state if isinstance(value, Tensor))]
+
+    def none_kept(self, kept: Tensor) -> bool:
+        """Whether no image is kept [B], if that can be read without waiting for the device; False where it cannot: give
+        `where=kept.any()` to the optimizer step."""
+        return not self.vit.reading_waits and not bool(kept.any())
 
     def reliable_entropy(self, logits: Tensor, margin: float) -> tuple[Tensor, Tensor]:
         """Entropy of each row [B], and which rows are below margin * ln C [B]."""

@@ -75,12 +75,12 @@ class Cotta(Method):
         self.optimize(loss)
         self._average_teacher()
         self._restore_weights()
-        return UpdateResult(len(prediction.images), loss.item())
+        return UpdateResult(len(prediction.images), loss)
 
     @torch.no_grad()
     def _teacher_logits(self, images: Tensor) -> Tensor:
         confidence = self.forward(images, vit=self.source_vit).logits.softmax(dim=1).amax(dim=1).mean()
-        if confidence >= self.options.confidence_threshold or self.options.augmentations == 0:
+        if self.options.augmentations == 0 or confidence >= self.options.confidence_threshold:
             return self.predict(images)
         total = torch.zeros((), device=images.device)
         for _ in range(self.options.augmentations):
@@ -146,7 +146,7 @@ def augment(
     from torchvision.transforms import functional as F
 
     def uniform(low: float, high: float) -> float:
-        return low + (high - low) * torch.rand((), generator=generator).item()
+        return low + (high - low) * torch.rand((), generator=generator, device=generator.device).item()
 
     x = preprocessing.denormalise(images).clamp(0, 1)
     jitters: list[Callable[[Tensor], Tensor]] = [
@@ -156,7 +156,7 @@ def augment(
         lambda x: F.adjust_hue(x, uniform(-0.06, 0.06)),
         lambda x: F.adjust_gamma(x, uniform(0.7, 1.3)),
     ]
-    for choice in torch.randperm(len(jitters), generator=generator).tolist():
+    for choice in torch.randperm(len(jitters), generator=generator, device=generator.device).tolist():
         x = jitters[choice](x)
     height, width = x.shape[-2:]
     x = F.pad(x, [width // 2, height // 2], padding_mode="edge")
@@ -178,5 +178,5 @@ def augment(
 
 
 def _normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    mean = torch.tensor(preprocessing.mean).to(images)[:, None, None]
-    return (images - mean) / torch.tensor(preprocessing.std).to(images)[:, None, None]
+    mean, std = images.new_tensor([preprocessing.mean, preprocessing.std])[..., None, None]
+    return (images - mean) / std

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import masked_mean
 from navia.methods.options import SGDOptions
 from navia.methods.parameters import early_blocks, norm_parameters
 from navia.models.base import ViT
@@ -22,7 +23,7 @@ def shuffle_patches(images: Tensor, order: Tensor, grid: int) -> Tensor:
     fits = (h * grid, w * grid) == (height, width)
     x = images if fits else F.interpolate(images, (h * grid, w * grid), mode="bilinear", antialias=True)
     tiles = x.unflatten(3, (grid, w)).unflatten(2, (grid, h)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-    tiles = tiles[torch.arange(batch, device=x.device).unsqueeze(1), order.to(x.device)]
+    tiles = tiles[torch.arange(batch, device=x.device).unsqueeze(1), order.to(x.device, non_blocking=True)]
     x = tiles.unflatten(1, (grid, grid)).permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, h * grid, w * grid)
     return x if fits else F.interpolate(x, (height, width), mode="bilinear", antialias=True)
 
@@ -70,18 +71,18 @@ class Deyo(Method):
     def update(self, prediction: Prediction) -> UpdateResult:
         logits, o = prediction.output.logits, self.options
         h, certain = self.reliable_entropy(logits, o.filter_margin)
-        if not bool(certain.any()):
+        rows = certain.nonzero().squeeze(1)  # waits for a GPU: the second forward needs their number
+        if len(rows) == 0:
             return UpdateResult(kept=0)
-        logits, h = logits[certain], h[certain]
-        drop = self._probability_drop(logits.detach(), prediction.images[certain])
+        logits, h = logits[rows], h[rows]
+        drop = self._probability_drop(logits.detach(), prediction.images[rows])
         kept = drop > o.plpd
-        if not bool(kept.any()):
+        if self.none_kept(kept):
             return UpdateResult(kept=0)
-        h, drop = h[kept], drop[kept]
         weight = torch.exp(o.margin * self.log_classes - h.detach()) + torch.exp(drop)
-        loss = (weight * h).mean()
-        self.optimize(loss)
-        return UpdateResult(int(kept.sum()), loss.item())
+        loss = masked_mean(weight * h, kept)
+        self.optimize(loss, where=kept.any())
+        return UpdateResult(kept.sum(), loss)
 
     @torch.no_grad()
     def _probability_drop(self, logits: Tensor, images: Tensor) -> Tensor:
@@ -93,4 +94,5 @@ class Deyo(Method):
 
     def orders(self, count: int) -> Tensor:
         """An independent permutation of the tiles for each image [count, grid^2]."""
-        return torch.rand(count, self.options.grid**2, generator=self.generator).argsort(dim=1)
+        drawn = torch.rand(count, self.options.grid**2, generator=self.generator, device=self.generator.device)
+        return drawn.argsort(dim=1)

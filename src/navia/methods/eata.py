@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import masked_mean
 from navia.methods.options import SGDOptions
 
 
@@ -37,7 +38,7 @@ class Eata(Method):
         return bool(self.options.fisher > 0)
 
     def setup(self) -> None:
-        self.memory["mean_prediction"] = None
+        self.memory["mean_prediction"] = None  # or zeros: no image was kept yet
         self._source = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
@@ -51,16 +52,18 @@ class Eata(Method):
         h, kept = self.reliable_entropy(logits, self.options.margin)
         p = logits.detach().softmax(dim=1)
         running = self.memory["mean_prediction"]
-        if running is not None:
-            kept = kept & (F.cosine_similarity(running.unsqueeze(0), p, dim=1).abs() < self.options.redundancy)
-        if not bool(kept.any()):
+        running = torch.zeros_like(p[0]) if running is None else running
+        first = (running == 0).all()
+        kept = kept & (first | (F.cosine_similarity(running.unsqueeze(0), p, dim=1).abs() < self.options.redundancy))
+        if self.none_kept(kept):
             return UpdateResult(kept=0)
-        mean = p[kept].mean(dim=0)
-        self.memory["mean_prediction"] = mean if running is None else 0.9 * running + 0.1 * mean
-        weight = torch.exp(self.options.margin * self.log_classes - h[kept].detach())
-        loss = (weight * h[kept]).mean() + self._penalty()
-        self.optimize(loss)
-        return UpdateResult(int(kept.sum()), loss.item())
+        mean = masked_mean(p, kept)
+        mean = torch.where(first, mean, 0.9 * running + 0.1 * mean)
+        self.memory["mean_prediction"] = torch.where(kept.any(), mean, running)
+        weight = torch.exp(self.options.margin * self.log_classes - h.detach())
+        loss = masked_mean(weight * h, kept) + self._penalty()
+        self.optimize(loss, where=kept.any())
+        return UpdateResult(kept.sum(), loss)
 
     def _penalty(self) -> Tensor | float:
         """fisher * sum F (theta - theta_0)^2"""

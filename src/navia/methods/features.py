@@ -1,8 +1,9 @@
 """Losses, moments of CLS features, the feature buffer of small batches, and the activation shift."""
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,10 +32,18 @@ def symmetric_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
     return -0.5 * (log_t.exp() * log_s).sum(dim=1) - 0.5 * (log_s.exp() * log_t).sum(dim=1)
 
 
-def effective_classes(distribution: Tensor) -> Tensor:
-    """exp of the entropy of a class distribution [C]: 1 if all predictions agree, C if all classes are equally frequent."""
-    p = distribution / distribution.sum()
-    return torch.special.entr(p).sum().exp()
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of the rows of values [B, ...] where mask [B] is true; 0 if there are none. values[mask] would wait for a GPU."""
+    mask = mask.reshape(-1, *(1 for _ in values.shape[1:]))
+    return torch.where(mask, values, 0.0).sum(dim=0) / mask.sum().clamp(min=1)
+
+
+def effective_classes(counts: Sequence[float] | np.ndarray) -> float:
+    """exp of the entropy of how often each class occurs [C]: 1 if all predictions agree, C if all classes are equally
+    frequent."""
+    p = np.asarray(counts, dtype=np.float64)
+    p = p[p > 0] / p.sum()
+    return float(np.exp(-(p * np.log(p)).sum()))
 
 
 def batch_moments(

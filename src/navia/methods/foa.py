@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,7 +83,7 @@ class Foa(Method):
     def setup(self) -> None:
         shape = (self.options.prompts, self.vit.embed_dim)
         bound = prompt_bound(self.vit.patch_size, self.vit.embed_dim)
-        first = (torch.rand(shape, generator=self.generator) * 2 - 1) * bound
+        first = (torch.rand(shape, generator=self.generator, device=self.generator.device) * 2 - 1) * bound
         self.memory["prompts"] = first.to(self.vit.device)
         self.search = _Search(shape[0] * shape[1], self.options, self.seed)
 
@@ -101,17 +101,21 @@ class Foa(Method):
             )
         shape = self.memory["prompts"].shape
         candidates = [*self.search.ask(), self.memory["prompts"].double().cpu().numpy().reshape(-1)]
-        losses, best, features = [], None, []
-        for candidate in candidates:
-            prompts = torch.from_numpy(candidate).to(self.memory["prompts"]).view(shape)
+        on_device = torch.from_numpy(np.stack(candidates)).to(self.memory["prompts"], non_blocking=True)
+        found: list[Tensor] = []
+        best: dict[str, Any] = {}
+        features = []
+        for prompts in on_device.view(-1, *shape):
             output = self.forward(images, features=True, edits=TokenEdits(prompts=prompts))
             loss = self._fitness(output, buffered)
-            if best is None or loss < min(losses):
-                best = (prompts, output)
-            losses.append(loss)
+            new = {"prompts": prompts, "logits": output.logits, "pooled": output.pooled, "features": output.features}
+            better = loss < torch.stack(found).min() if found else torch.ones_like(loss, dtype=torch.bool)
+            best = {name: torch.where(better, value, best.get(name, value)) for name, value in new.items()}
+            found.append(loss)
             features.append(to_float32(output.pooled[:, 0]).mean(dim=0))
-        assert best is not None
-        prompts, output = best
+        losses = torch.stack(found).tolist()  # for CMA-ES, which runs on the host
+        prompts = best.pop("prompts")
+        output = replace(output, **best)  # its tokens are of the last candidate: nothing reads them
         logits = self.shifted_logits(output)
         if math.inf in losses:
             self.search.undo_ask()
@@ -141,15 +145,15 @@ class Foa(Method):
         self.search.load_state(state.get("search"))
         super().load_state(state)
 
-    def _fitness(self, output: ForwardOutput, buffered: Tensor | None) -> float:
+    def _fitness(self, output: ForwardOutput, buffered: Tensor | None) -> Tensor:
         """sum H + weight B/64 (|std_t - std_S|^2 + |mean_t - mean_S|^2); infinite if it is not finite."""
         assert self.source is not None
         assert output.features is not None
         count = len(output.features)
         mean, std = batch_moments(output.features, buffer=buffered)
         distance = (std - self.source.std).square().sum() + (mean - self.source.mean).square().sum()
-        loss = float(entropy(output.logits).sum() + self.options.discrepancy_weight * count / 64 * distance)
-        return loss if math.isfinite(loss) else math.inf
+        loss = entropy(output.logits).sum() + self.options.discrepancy_weight * count / 64 * distance
+        return torch.where(loss.isfinite(), loss, math.inf)
 
 
 def population(dimensions: int, options: FoaOptions) -> int:

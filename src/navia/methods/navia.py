@@ -86,10 +86,11 @@ class Navia(Align):
     def _initial_delta(self) -> Tensor:
         cls = to_float32(self.vit.cls_token.detach()[0, 0])
         if self.options.token == "re-initialised":  # CLS ~ N(0, 1e-6) instead of the trained one
-            return torch.randn(cls.shape, generator=self.generator).to(cls) * 1e-6 - cls
+            return torch.randn(cls.shape, generator=self.generator, device=self.generator.device).to(cls) * 1e-6 - cls
         if self.options.token == "new":  # one extra token, initialised like visual prompts
             bound = prompt_bound(self.vit.patch_size, self.vit.embed_dim)
-            return (torch.rand(1, len(cls), generator=self.generator).to(cls) * 2 - 1) * bound
+            drawn = torch.rand(1, len(cls), generator=self.generator, device=self.generator.device)
+            return (drawn.to(cls) * 2 - 1) * bound
         return torch.zeros_like(cls)
 
 

@@ -104,18 +104,16 @@ def fingerprint(vit: ViT) -> str:
     return digest.hexdigest()
 
 
-def relative_change(now: Mapping[str, Tensor], source: Mapping[str, Tensor], vit: ViT) -> float:
+def relative_change(now: Mapping[str, Tensor], source: Mapping[str, Tensor], vit: ViT) -> Tensor:
     """|now - source| / |source| over the model's own parameters; added ones start at zero and have no scale."""
     names = [name for name, _ in vit.model.named_parameters() if name in now]
     if not names:
-        return 0.0
+        return torch.zeros((), device=vit.device)
     before = [source[name] for name in names]
     difference = torch._foreach_sub([now[name].detach() for name in names], before)
-    return float(norm_of(difference) / norm_of(before).clamp(min=1e-12))
+    return norm_of(difference) / norm_of(before).clamp(min=1e-12)
 
 
 def norm_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Euclidean norm of all tensors taken as one vector."""
-    if not tensors:
-        return torch.zeros(())
+    """Euclidean norm of all tensors (at least one) taken as one vector."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))

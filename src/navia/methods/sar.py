@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
+from navia.methods.features import masked_mean
 from navia.methods.options import SGDOptions
 from navia.methods.parameters import early_blocks, norm_of, norm_parameters
 from navia.models.base import ViT
@@ -68,9 +69,9 @@ class Sar(Method):
 
     def _update(self, prediction: Prediction) -> UpdateResult:
         h, reliable = self.reliable_entropy(prediction.output.logits, self.options.margin)
-        if not bool(reliable.any()):
+        if self.none_kept(reliable):
             return UpdateResult(kept=0)
-        before = self._perturb(h[reliable].mean())
+        before = self._perturb(masked_mean(h, reliable))
         with torch.enable_grad():
             second = self.forward(prediction.images)
         if self.options.variant == "foa":
@@ -78,14 +79,11 @@ class Sar(Method):
             reliable = torch.ones_like(reliable)
         h, low = self.reliable_entropy(second.logits, self.options.margin)
         kept = reliable & low
-        loss = h[kept].mean() if bool(kept.any()) else None
-        if loss is not None:
-            self.backward(loss)  # before the parameters are restored: the backward pass reads them
+        loss = masked_mean(h, kept)
+        self.backward(loss)  # before the parameters are restored: the backward pass reads them
         self._set_parameters(before)
-        if loss is None:
-            return UpdateResult(kept=0)
-        self.optimizer_step()
-        return UpdateResult(int(kept.sum()), loss.item(), note=self._maybe_recover(loss.item()))
+        self.optimizer_step(where=kept.any())
+        return UpdateResult(kept.sum(), loss)
 
     def _perturb(self, loss: Tensor) -> dict[str, Tensor]:
         """theta <- theta + rho g / |g|; returns the parameters before it."""
@@ -100,8 +98,10 @@ class Sar(Method):
         for name, parameter in self.parameters.items():
             parameter.data.copy_(values[name])
 
-    def _maybe_recover(self, loss: float) -> str | None:
+    def after_update(self, loss: float | None) -> str | None:
         """Update the running loss; restore the source if it is so low that the model is about to collapse."""
+        if loss is None:
+            return None
         running = self.memory["running_loss"]
         running = loss if running is None else 0.9 * running + 0.1 * loss
         self.memory["running_loss"] = running

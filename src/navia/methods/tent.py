@@ -22,4 +22,4 @@ class Tent(Method):
         count = self.distributed.count(len(prediction.images))
         loss = entropy(prediction.output.logits).sum() / count
         self.optimize(loss)
-        return UpdateResult(kept=len(prediction.images), loss=self.distributed.sum_(loss.detach()).item())
+        return UpdateResult(kept=len(prediction.images), loss=self.distributed.sum_(loss.detach()))

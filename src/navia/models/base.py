@@ -37,6 +37,8 @@ class ViT(nn.Module, ABC):
         compile_backend: Backend of torch.compile for the methods' forward ("inductor"); None: eager. Compiling takes
             minutes before the first prediction, and again for every other batch size.
         whole_last_block: Also compute the rows of the last block that nothing reads, in the library's order of sums.
+        asynchronous: Whether the device computes while Python goes on, so that reading a value waits for it; None: all
+            devices but the CPU do. Values are then read once per step, see `check_images`.
         labels: Names of the classes, if known.
 
     Example:
@@ -57,6 +59,7 @@ class ViT(nn.Module, ABC):
         self.frozen: bool | None = None
         self.compile_backend: str | None = None
         self.whole_last_block = False
+        self.asynchronous: bool | None = None
         self.labels: tuple[str, ...] | None = None
         self._warned_of_range = False
 
@@ -87,6 +90,11 @@ class ViT(nn.Module, ABC):
     def dtype(self) -> torch.dtype:
         """Type of the weights."""
         return self.cls_token.dtype
+
+    @property
+    def reading_waits(self) -> bool:
+        """Whether reading a value waits for the device."""
+        return self.device.type != "cpu" if self.asynchronous is None else self.asynchronous
 
     @property
     @abstractmethod
@@ -208,14 +216,19 @@ class ViT(nn.Module, ABC):
         """
         from navia.models.forward import forward
 
-        self.check_images(images)
+        self.check_images(images, values=True)
         return forward(self, images, parse(reduce), classes=self.class_indices(classes)).logits
 
-    def check_images(self, images: Tensor) -> None:
+    def check_images(self, images: Tensor, values: bool | None = None) -> None:
         """Check that `images` is a finite, normalised float batch of the model's shape, on its device.
 
         Values far outside of the range of `preprocessing`, such as pixels from 0 to 255, are refused. Pixels from 0 to 1 are
         inside this range, so a batch that looks like them only causes a warning, once.
+
+        Args:
+            images: The batch.
+            values: Check the values as well; None: only where reading them does not wait for the device. The adapter checks
+                them at the end of an update there.
 
         Raises:
             InputError: The batch cannot be used; the message says why.
@@ -233,8 +246,8 @@ class ViT(nn.Module, ABC):
         self._check_size((images.shape[2], images.shape[3]))
         if images.device != self.device:
             raise InputError(f"images are on {images.device}, {self.name} is on {self.device}")
-        if not torch.compiler.is_compiling():
-            self._check_values(images)
+        if (not self.reading_waits if values is None else values) and not torch.compiler.is_compiling():
+            self.check_range(images, *torch.stack(torch.aminmax(images.detach())).tolist())
 
     def class_indices(self, classes: Sequence[int] | Tensor | None) -> Tensor | None:
         """Check class indices and return them as a tensor on the model's device; None: all classes."""
@@ -262,8 +275,8 @@ class ViT(nn.Module, ABC):
             patch = f"{self.patch_size[1]}x{self.patch_size[0]}"
             raise InputError(f"image size {size[1]}x{size[0]} px is not a multiple of the patch size {patch}")
 
-    def _check_values(self, images: Tensor) -> None:
-        low, high = torch.stack(torch.aminmax(images.detach())).tolist()  # one pass, and one wait for a GPU
+    def check_range(self, images: Tensor, low: float, high: float) -> None:
+        """The part of `check_images` that looks at the lowest and highest value."""
         if not (math.isfinite(low) and math.isfinite(high)):
             bad = (~torch.isfinite(images).flatten(1).all(dim=1)).nonzero().flatten().tolist()
             raise InputError(f"images hold NaN or infinite pixels (rows {', '.join(map(str, bad[:8]))} of the batch)")

@@ -23,6 +23,18 @@ def find_device(name: str = "auto") -> torch.device:
     return device
 
 
+def use_tf32() -> None:
+    """Let GPUs compute float32 matrix products with 10 bits of mantissa, in this process: faster, and less exact."""
+    torch.set_float32_matmul_precision("high")
+
+
+def use_deterministic_algorithms() -> None:
+    """Let this process use deterministic algorithms where torch has them, and warn where it has none."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def use_threads(count: int) -> None:
     """Compute with `count` CPU threads in the calling thread. torch gives a thread that has not computed yet the number
     that any other thread set last, even over its own: asking makes it take that one up before ours is set."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch
-
 from navia.bench.presets import Published, label_of, published
 from navia.data.corruptions import names
 from navia.methods import features
@@ -186,8 +184,8 @@ def _collapsed(row: Row, source: Row | None, traces: Traces) -> bool:
 
 def effective_classes(row: Row | None, traces: Traces) -> float | None:
     """exp of the entropy of how often each class was predicted: 10 for ten equally frequent classes, 1 for a single one."""
-    counts = torch.tensor(traces.get(row["key"], {}).get("predicted", ()) if row else (), dtype=torch.float64)
-    return float(features.effective_classes(counts)) if counts.sum() > 0 else None
+    counts = traces.get(row["key"], {}).get("predicted", ()) if row else ()
+    return features.effective_classes(counts) if sum(counts) > 0 else None
 
 
 # ---- published values

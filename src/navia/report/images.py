@@ -152,7 +152,7 @@ def class_names(protocol: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def token_map(vit: ViT, image: Tensor, reducer: Reducer) -> np.ndarray:
     """The token that holds each patch of `image` [C, H, W] after the last block [rows, columns]; -1: dropped."""
-    vit.check_images(image.unsqueeze(0))
+    vit.check_images(image.unsqueeze(0), values=True)
     with torch.no_grad():
         outcome = forward(vit, image.unsqueeze(0), reducer, trace=True)
     assert outcome.tokens.sources is not None

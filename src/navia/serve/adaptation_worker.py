@@ -19,6 +19,7 @@ from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, Step
 from navia.adaptation.delta import BrokenDeltaError
+from navia.data.loader import move_images
 from navia.errors import InputError, NaviaError
 from navia.io import lock_file
 from navia.models.device import use_threads
@@ -259,7 +260,7 @@ class AdaptationWorker(threading.Thread):
     def _adapt(self, images: Tensor) -> None:
         self._worked, self._waited, self._since = 0.0, 0.0, self.clock()
         try:
-            self.adapter(images.to(self.adapter.device))
+            self.adapter(move_images(images, self.adapter.device))
             assert self.adapter.last is not None
             self.last, self._failures = self.adapter.last, 0
         except _AbortedError:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from navia.data.loader import move_images
 from navia.errors import InputError, NaviaError
 from navia.methods.base import Method
 from navia.methods.features import entropy
@@ -182,5 +183,5 @@ class Predictor(threading.Thread):
 
     @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:
-        batches = images.to(self.method.vit.device).split(self.batching.batch_size)
+        batches = move_images(images, self.method.vit.device).split(self.batching.batch_size)
         return torch.cat([self.method.predict(batch).float() for batch in batches])
