@@ -33,6 +33,7 @@ ANSWERS_AFTER_LEARNING = ("lame", "foa")
 REDUCERS = ("none", "tome:2", "evit:2", "tofu:2")
 
 HALF = "timm plain, bfloat16"
+PRECISIONS = {f"timm plain in {name}": name for name in ("bfloat16", "int8")}
 
 
 def case(method: str, reduce: str, family: str) -> Any:
@@ -41,7 +42,14 @@ def case(method: str, reduce: str, family: str) -> Any:
 
 
 every = pytest.mark.parametrize(
-    ("method", "reduce", "family"), [case(m, r, f) for f in (*THREE, HALF) for r in REDUCERS for m in OPTIONS]
+    ("method", "reduce", "family"),
+    [
+        case(m, r, f)
+        for f in (*THREE, HALF, *PRECISIONS)
+        for r in REDUCERS
+        for m in OPTIONS
+        if f not in PRECISIONS or m != "cotta"  # it tunes the layers that would be frozen
+    ],
 )
 
 # What is written once for all methods: every pair of method and reducer on one library, and on the others every method with
@@ -54,6 +62,8 @@ pairs = pytest.mark.parametrize(
 
 @cache
 def model(family: str) -> navia.ViT:
+    if family in PRECISIONS:
+        return navia.load(build("timm plain"), precision=PRECISIONS[family])
     return build("timm plain").to(torch.bfloat16) if family == HALF else build(family)
 
 

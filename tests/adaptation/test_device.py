@@ -17,7 +17,7 @@ from navia.evaluation.waits import count_waits
 from navia.methods.lame import laplacian_optimisation
 from navia.models.forward import TokenEdits, forward
 from navia.reduction import parse
-from tests.adaptation.test_contract import OPTIONS, REDUCERS, adapter_of, batches, case
+from tests.adaptation.test_contract import OPTIONS, PRECISIONS, REDUCERS, adapter_of, batches, case
 from tests.families import MODELS, THREE, build, images_for
 
 VIT = THREE[0]
@@ -78,6 +78,20 @@ def test_so_they_are_with_other_options(method: str, options: dict[str, Any], as
     assert all(a.isfinite().all() for a in answers)
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("reduce", REDUCERS)
+def test_so_they_are_in_other_precisions(reduce: str, precision: str) -> None:
+    """The layers are converted inside, too."""
+    stream, found = batches(VIT), {}
+    for device in ("cpu", "meta"):
+        vit = navia.load(build(VIT), precision=precision)
+        with torch.device(device):
+            source = navia.SourceStatistics.measure(vit, stream[0], reduce)
+            adapter = navia.adapt(vit, "navia", reduce, source)
+            found[device] = [adapter(x) for x in stream]
+    assert all(torch.equal(a, b) for a, b in zip(found["cpu"], found["meta"], strict=True))
+
+
 # ---- (b) waits for the device
 
 
@@ -110,6 +124,16 @@ def test_a_step_waits_once_for_the_device(method: str, reduce: str, family: str,
     with count_waits() as waits:
         adapter.predict(stream[0])
     assert not waits
+
+
+@pytest.mark.parametrize("family", PRECISIONS)
+@pytest.mark.parametrize("reduce", REDUCERS)
+def test_so_it_does_in_other_precisions(reduce: str, family: str) -> None:
+    adapter = as_on_a_gpu("navia", reduce, family)
+    for x in batches(family):
+        with count_waits() as waits:
+            adapter(x)
+        assert sum(waits.values()) == 1, dict(waits)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ class PackedInt8:
 
     def __init__(self, rounded: Tensor, scale: Tensor) -> None:
         self.scale = scale
-        self.zeros = torch.zeros(len(rounded), dtype=torch.int32)
+        self.zeros = torch.zeros(len(rounded), dtype=torch.int32, device=rounded.device)
         self.packed = _has_vnni()
         self.weight = torch.ops.onednn.qlinear_prepack(rounded.contiguous(), None) if self.packed else rounded
 
