@@ -87,6 +87,9 @@ class Lame(Method):
         y = laplacian_optimisation(output.logits.float().softmax(dim=1), w)
         return Prediction(y.clamp(min=1e-30).log(), images, output)
 
+    def predict_step(self, images: Tensor) -> Prediction:
+        return self.forward_step(images)
+
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         return self.forward_step(images).logits
