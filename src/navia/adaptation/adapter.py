@@ -205,7 +205,6 @@ class Adapter:
         if changed:
             self.schedule.restart()
         else:
-            self.steps += 1
             self.schedule.record(updated=False)
         return changed
 

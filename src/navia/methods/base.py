@@ -256,6 +256,11 @@ class Method(ABC):
         return self.forward(images, vit=self.prediction_vit, edits=self.prediction_edits()).logits
 
     @property
+    def is_static(self) -> bool:
+        """Whether nothing ever changes from batch to batch."""
+        return False
+
+    @property
     def prediction_vit(self) -> ViT:
         """The model that predicts."""
         return self.vit

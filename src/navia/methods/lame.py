@@ -78,6 +78,10 @@ class Lame(Method):
     def tuned_names(cls, vit: ViT, options: Any) -> list[str]:
         return []
 
+    @property
+    def is_static(self) -> bool:
+        return True
+
     @torch.no_grad()
     def forward_step(self, images: Tensor) -> Prediction:
         output = self.forward(images)
