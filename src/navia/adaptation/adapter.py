@@ -418,7 +418,7 @@ class Adapter:
 
     def _record(self, prediction: Prediction, result: UpdateResult, verdict: str | None) -> None:
         """Tell the schedule what came of a batch."""
-        signal, floor, changed = 0.0, 0.0, False
+        signal, floor, changed = None, 0.0, False
         if self.schedule.watches and prediction.output.patch_variance is not None:
             changed, (images, entropies) = self._watch(prediction.output.patch_variance, prediction.logits)
             signal = entropies / images

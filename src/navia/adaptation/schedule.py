@@ -5,6 +5,7 @@ decisions are made from sums over all processes, and are the same on each.
 """
 
 import copy
+import math
 from typing import Any, Literal, TypeGuard
 
 import torch
@@ -15,9 +16,11 @@ from navia.methods.features import entropy
 
 AdaptEvery = int | Literal["auto"]
 
-MIN_UPDATES, MAX_UPDATES = 8, 16  # in a row, after a start or a change
-WINDOW, LEAST_FALL = 4, 0.05  # converged: the signal's mean over a window fell by less than this share
-MAX_INTERVAL = 8  # batches from one update to the next, once converged
+MIN_UPDATES, MAX_UPDATES = 8, 24  # in a row, after a start or a change
+WINDOW, NEAR_FLOOR = 4, 1.25  # converged: the mean of so many signals is below this multiple of the noise floor
+MAX_INTERVAL = 32  # batches from one update to the next, once converged
+RISE, DEVIATIONS = 1.25, 6.0  # a change: a signal above this multiple of its running mean, and so many mean deviations above
+DECAY, LEAST_COUNT = 0.9, 8  # of that running mean, and values before the first comparison
 
 
 def is_interval(value: object) -> TypeGuard[AdaptEvery]:
@@ -29,10 +32,11 @@ class Schedule:
     """Decides before each batch whether it is adapted to (`due`).
 
     With a number N the first batch after a start or reset is due, and then every N-th. With "auto" every batch is due after a
-    start or a change of the stream until the adaptation has converged; then the interval between updates doubles: 2, 4, 8
-    batches, and stays there until the stream changes. It has converged when its signal (the discrepancy to the source, or
-    the mean entropy for methods without one) no longer falls, or lies at the noise floor of the discrepancy; that is decided
-    after 8 updates at the earliest and 16 at the latest.
+    start or a change of the stream until the adaptation has converged: after 16 updates, or after 8 if the discrepancy to the
+    source is at its noise floor. (That it no longer falls is no criterion: batches of 16 images differ by 10 %, more than it
+    falls in as many updates.) Then the interval between updates doubles to 2, 4 and 8 batches and stays there until the
+    stream changes. A change shows in the images (`ChangeDetector`), or in a sudden rise of the signal: the discrepancy, or
+    the mean entropy for methods without one.
 
     Args:
         every: 1, a number of batches, or "auto".
@@ -68,6 +72,8 @@ class Schedule:
         self.wait = 0  # batches until the next one that is due
         self.interval = 1
         self.signals: list[float] = []  # of the batches since the restart, until it has converged
+        self.level = self.deviation = 0.0  # afterwards: running mean of the signal and of its distance to that mean
+        self.count = 0  # values in these
 
     @property
     def due(self) -> bool:
@@ -79,36 +85,47 @@ class Schedule:
         """Whether it needs `summarise` of every batch."""
         return self.every == "auto"
 
-    def record(self, updated: bool, signal: float = 0.0, floor: float = 0.0, changed: bool = False) -> None:
+    def record(self, updated: bool, signal: float | None = None, floor: float = 0.0, changed: bool = False) -> None:
         """Take in a finished batch.
 
         Args:
             updated: Whether it led to an update.
-            signal: What adaptation makes smaller: the discrepancy to the source, or the mean entropy.
+            signal: What adaptation makes smaller: the discrepancy to the source, or the mean entropy; None if unknown.
             floor: Expected value of the signal without any shift.
-            changed: Whether the stream has changed with this batch.
+            changed: Whether the images of the stream have changed with this batch.
         """
         was_due = self.due
         self.batches += 1
         self.updates += updated
-        if changed:
+        if changed or (self.every == "auto" and self._risen(signal)):
             self.restart()
         elif not was_due:
             self.wait -= 1
         elif self.every != "auto":
             self.wait = self.every - 1
         else:
-            self.signals.append(signal)
+            self.signals += [] if self.interval > 1 else [math.nan if signal is None else signal]
             if self.interval > 1 or self._converged(floor):
                 self.interval, self.signals = min(2 * self.interval, MAX_INTERVAL), []
                 self.wait = self.interval - 1
 
     def _converged(self, floor: float) -> bool:
         count = len(self.signals)
-        if count < MIN_UPDATES:
+        near_floor = sum(self.signals[-WINDOW:]) < WINDOW * NEAR_FLOOR * floor
+        return count >= MAX_UPDATES or (count >= MIN_UPDATES and near_floor)
+
+    def _risen(self, signal: float | None) -> bool:
+        """Whether the signal of a batch after convergence lies far above the ones before."""
+        if signal is None or self.interval == 1 or not math.isfinite(signal):
             return False
-        now, before = (sum(part) / WINDOW for part in (self.signals[-WINDOW:], self.signals[-2 * WINDOW : -WINDOW]))
-        return count >= MAX_UPDATES or now > (1 - LEAST_FALL) * before or now < floor
+        above = signal - self.level
+        if self.count >= LEAST_COUNT and above > max((RISE - 1) * self.level, DEVIATIONS * self.deviation):
+            return True
+        self.count += 1
+        share = max(1 / self.count, 1 - DECAY)
+        self.level += share * above
+        self.deviation += share * (abs(above) * (self.count > 1) - self.deviation)
+        return False
 
     def state(self) -> dict[str, Any]:
         """Everything that decides about the next batches; plain values and tensors on the CPU."""
@@ -118,7 +135,7 @@ class Schedule:
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from `state()`."""
         state = copy.deepcopy(state)
-        vars(self.detector).update(state.pop("detector"))
+        vars(self.detector).update(state.pop("detector", {}))
         vars(self).update(state)
 
 
