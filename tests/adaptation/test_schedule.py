@@ -121,7 +121,9 @@ def test_a_change_is_seen_within_two_batches_and_only_once(batch: int) -> None:
 
 @pytest.fixture(scope="module")
 def source() -> navia.SourceStatistics:
-    return navia.SourceStatistics.measure(VIT, Domain("clean", source_images()).tensors(range(64), VIT.preprocessing), "tome:24")
+    return navia.SourceStatistics.measure(
+        VIT, Domain("clean", source_images()).tensors(range(64), VIT.preprocessing), "tome:24"
+    )
 
 
 def domain(name: str, count: int, start: int = 0) -> Tensor:

@@ -391,6 +391,28 @@ def test_without_a_share_adaptation_waits_for_a_quiet_moment(make: Callable[...,
     until(lambda: service.predictor.step == 1)
 
 
+def test_batches_that_are_not_due_are_not_adapted_to(make: Callable[..., Service], images: Tensor) -> None:
+    service = make(adapt_every=3)
+    for start in range(0, 32, 8):
+        service.worker.offer(images[start : start + 8])
+        until(lambda n=start // 8 + 1: service.worker.adapter.schedule.batches == n)
+    until(lambda: service.predictor.step == 2)  # the first and the fourth batch
+    now = service.status().adaptation
+    assert (now.images_adapted, now.images_skipped, now.update_share) == (16, 16, 0.5)
+    assert b"navia_images_skipped_total 16.0" in service.metrics()
+    assert "One batch in 3" in now.policy
+
+
+def test_a_service_without_gradients_follows_its_stream(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none", center=True)
+    assert service.worker.mode != "off"
+    service.worker.offer(images[:8])
+    until(lambda: service.predictor.step == 1)
+    expected = navia.adapt(VIT, "none", "tome:24", center=True)
+    expected(images[:8])
+    torch.testing.assert_close(predict(service, images[8:10]), expected.predict(images[8:10]).softmax(dim=1))
+
+
 def test_adaptation_is_shed_before_answers(make: Callable[..., Service], images: Tensor) -> None:
     """While more than a batch waits no step begins; what is answered meanwhile pushes the oldest images out."""
     service = make(batching=Batching(batch_size=2, batch_timeout=0, adapt_batch=4, adapt_share=0))

@@ -188,8 +188,8 @@ class Adapter:
         return self.method.predict(images)
 
     def skip(self, images: Any) -> bool:
-        """Tell the schedule of a batch that is not due and was predicted elsewhere. This needs no forward: with "auto" only the
-        patches are embedded, to see whether the stream has changed.
+        """Tell the schedule of a batch that is not due and was predicted elsewhere. This needs no forward: with "auto" the
+        patches are embedded, to see whether the stream has changed, and nothing else.
 
         Args:
             images: As for a call.
@@ -482,8 +482,8 @@ def adapt(
             align, navia, foa and foa_bp need them; none with shift=True too, and eata unless its option fisher is 0.
         classes: Class indices to predict (ImageNet-R: its 200 classes); None for all.
         adapt_every: Which batches are adapted to; all are predicted, the others by a forward without a graph. 1: all. N: the
-            first and every N-th. "auto": all after a start or a change of the stream until the adaptation has converged, then
-            at most every 8th.
+            first and every N-th. "auto": all after a start or a change of the stream until the adaptation has converged,
+            then fewer and fewer, down to every 32nd.
         guard: Watch for collapse and restore an earlier state; a `GuardOptions` sets its thresholds.
         distributed: One stream over the processes of torch.distributed, each with its share of the batch.
         seed: Seed of the method's random numbers (CoTTA's views and restored weights, DeYO's shuffles, FOA's candidates).

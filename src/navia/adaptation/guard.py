@@ -79,8 +79,8 @@ class Guard:
         self.last_check = -self.options.every  # step of the last comparison with the source model
 
     def watch(self, method: Method, prediction: Prediction, result: UpdateResult) -> str | None:
-        """Check a finished step. Restores a good state and says why if there is a problem, else returns None. Batches that are
-        not adapted to are no steps here: they change no parameter, so they need no snapshot."""
+        """Check a finished step. Restores a good state and says why if there is a problem, else returns None. A batch that
+        is not adapted to is no step here: it changes no parameter, so it needs no snapshot."""
         self.steps += prediction.due
         problem = self._problem(method, prediction, result)
         if problem is None:

@@ -31,12 +31,12 @@ def is_interval(value: object) -> TypeGuard[AdaptEvery]:
 class Schedule:
     """Decides before each batch whether it is adapted to (`due`).
 
-    With a number N the first batch after a start or reset is due, and then every N-th. With "auto" every batch is due after a
-    start or a change of the stream until the adaptation has converged: after 16 updates, or after 8 if the discrepancy to the
-    source is at its noise floor. (That it no longer falls is no criterion: batches of 16 images differ by 10 %, more than it
-    falls in as many updates.) Then the interval between updates doubles to 2, 4 and 8 batches and stays there until the
-    stream changes. A change shows in the images (`ChangeDetector`), or in a sudden rise of the signal: the discrepancy, or
-    the mean entropy for methods without one.
+    With a number N the first batch after a start or reset is due, and then every N-th. With "auto" every batch is due after
+    a start or a change of the stream until the adaptation has converged: after 24 updates, or after 8 if the discrepancy to
+    the source is at its noise floor. (That it no longer falls is no criterion: batches of 16 images differ by 10 %, which is
+    more than it falls in as many updates.) Then the interval between updates doubles from 2 to 32 batches: early updates
+    serve more predictions than late ones. It stays there until the stream changes. A change shows in the images (see
+    `ChangeDetector`), or in a sudden rise of the signal: the discrepancy, or the mean entropy for methods without one.
 
     Args:
         every: 1, a number of batches, or "auto".

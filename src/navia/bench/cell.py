@@ -258,8 +258,8 @@ def _scores(results: Sequence[BatchResult], loader: Loader) -> tuple[dict[str, A
 
 
 def _ms_per_image(results: Sequence[BatchResult], sparse: bool = False) -> float:
-    """Median over the steps that reached the adapter: in real time some batches are predicted only. sparse: the mean, as steps
-    with and without an update differ."""
+    """Median over the steps that reached the adapter: in real time some batches are predicted only. sparse: their mean, as
+    steps with and without an update differ."""
     steps = [r.step for r in results if r.step.seconds_update] or [r.step for r in results]
     average = statistics.fmean if sparse else statistics.median
     return 1000 * average((step.seconds_predict + step.seconds_update) / step.images for step in steps)

@@ -41,7 +41,9 @@ class Settings(BaseModel):
     crop_only: bool = Field(description="the images were resized before: only the centre crop is taken")
     tsne: TsneSpec | None = Field(default=None, description="blocks and classes of the t-SNE")
     guarded: bool = Field(default=True, description="false: run without the guard")
-    adapt_every: int | Literal["auto"] = Field(default=1, description="which batches are adapted to: all, every N-th, or auto")
+    adapt_every: int | Literal["auto"] = Field(
+        default=1, description="which batches are adapted to: all, every N-th, or auto"
+    )
     model_digest: str | None = Field(default=None, description="of the local folder that `model` names")
     checkpoint_digest: str | None = Field(default=None, description="of the content of `checkpoint`")
     data_digest: str | None = Field(default=None, description="of the names and sizes of the images")

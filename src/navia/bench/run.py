@@ -101,8 +101,8 @@ def held_out_from(batches: int) -> int:
 
 
 def step_ratios(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> tuple[float, float]:
-    """Time of the adapter's step with an update, and of one without it (`adapt_every`), over that of the dense forward without
-    adaptation: interleaved, medians, at least 1. Copies of the adapter are timed; the adapter itself does not change."""
+    """Time of the adapter's step with an update, and of one without it (`adapt_every`), over that of the dense forward
+    without adaptation: interleaved, medians, at least 1. Copies of the adapter are timed; the adapter does not change."""
     images = images.to(vit.device)
     updating, skipping = copy.deepcopy(adapter), copy.deepcopy(adapter)
     updating.schedule, skipping.schedule.wait = Schedule(1), sys.maxsize

@@ -109,8 +109,7 @@ def run(
     used = _reducer(vit, reduce, batch_size, source, before, keep_reduction or distributed)
     statistics = None if source is None else open_source_statistics(vit, source, used, method=method)
     adapter = navia.adapt(
-        vit, method, used, statistics, classes=classes, distributed=distributed, adapt_every=adapt_every,
-        **settings,
+        vit, method, used, statistics, classes=classes, distributed=distributed, adapt_every=adapt_every, **settings
     )
     described = {
         "method": method, "options": settings, "batch": batch_size, "images": data, "stream": stream, "order": order,

@@ -106,8 +106,9 @@ def serve(
     )
     statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
     service = Service(
-        vit, method, reduce, statistics, settings=settings, state=state, seed=seed, adapt_every=adapt_every, **method_settings
-    )
+        vit, method, reduce, statistics, settings=settings, state=state, seed=seed, adapt_every=adapt_every,
+        **method_settings,
+    )  # fmt: skip
     _run(service, make_app(service, is_loopback(host)), host, port)
 
 

@@ -21,8 +21,8 @@ class NoneOptions(Options):
     """Options of none.
 
     Args:
-        shift: Move the final CLS feature by (source mean - running mean of earlier batches) before the classifier, as in FOA;
-            needs source statistics.
+        shift: Move the final CLS feature by (source mean - running mean) before the classifier, as FOA does, with the mean
+            of earlier batches; needs source statistics.
         center: Subtract the running mean of the final CLS feature, this batch included, before the classifier; needs no
             source statistics.
     """

@@ -228,7 +228,7 @@ class Service:
         every = self.worker.adapter.adapt_every
         sparse = {
             1: "", "auto": " Once it has converged, few batches are adapted to until the stream changes."
-        }.get(every, f" Only every {every}th batch is adapted to.")  # fmt: skip
+        }.get(every, f" One batch in {every} is adapted to.")  # fmt: skip
         return (
             f"One step for every {batching.adapt_batch} predicted images, or for at least "
             f"{min(batching.min_adapt_batch, batching.adapt_batch)} after {batching.adapt_wait:g} s. A step waits while a "
