@@ -43,7 +43,7 @@ def test_every_nth_batch_is_due(every: int, expected: str) -> None:
 def test_auto_adapts_to_all_batches_first_and_then_to_fewer_and_fewer() -> None:
     found = pattern(Schedule("auto"), 120)
     gaps = [len(gap) + 1 for gap in found.rstrip(".").lstrip("U").split("U")[:-1]]
-    assert found.startswith("U" * 24 + ".")
+    assert found.startswith("U" * 20 + ".")
     assert gaps == sorted(gaps)
     assert gaps[:3] == [2, 4, 8]
     assert found.count("U") <= 0.25 * 120

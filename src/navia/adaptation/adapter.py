@@ -483,7 +483,7 @@ def adapt(
         classes: Class indices to predict (ImageNet-R: its 200 classes); None for all.
         adapt_every: Which batches are adapted to; all are predicted, the others by a forward without a graph. 1: all. N: the
             first and every N-th. "auto": all after a start or a change of the stream until the adaptation has converged,
-            then fewer and fewer, down to every 32nd.
+            then fewer and fewer, down to every 16th.
         guard: Watch for collapse and restore an earlier state; a `GuardOptions` sets its thresholds.
         distributed: One stream over the processes of torch.distributed, each with its share of the batch.
         seed: Seed of the method's random numbers (CoTTA's views and restored weights, DeYO's shuffles, FOA's candidates).

@@ -16,9 +16,9 @@ from navia.methods.features import entropy
 
 AdaptEvery = int | Literal["auto"]
 
-MIN_UPDATES, MAX_UPDATES = 8, 24  # in a row, after a start or a change
+MIN_UPDATES, MAX_UPDATES = 8, 20  # in a row, after a start or a change
 WINDOW, NEAR_FLOOR = 4, 1.25  # converged: the mean of so many signals is below this multiple of the noise floor
-MAX_INTERVAL = 32  # batches from one update to the next, once converged
+MAX_INTERVAL = 16  # batches from one update to the next, once converged
 RISE, DEVIATIONS = 1.25, 6.0  # a change: a signal above this multiple of its running mean, and so many mean deviations above
 DECAY, LEAST_COUNT = 0.9, 8  # of that running mean, and values before the first comparison
 
@@ -32,9 +32,9 @@ class Schedule:
     """Decides before each batch whether it is adapted to (`due`).
 
     With a number N the first batch after a start or reset is due, and then every N-th. With "auto" every batch is due after
-    a start or a change of the stream until the adaptation has converged: after 24 updates, or after 8 if the discrepancy to
+    a start or a change of the stream until the adaptation has converged: after 20 updates, or after 8 if the discrepancy to
     the source is at its noise floor. (That it no longer falls is no criterion: batches of 16 images differ by 10 %, which is
-    more than it falls in as many updates.) Then the interval between updates doubles from 2 to 32 batches: early updates
+    more than it falls in as many updates.) Then the interval between updates doubles from 2 to 16 batches: early updates
     serve more predictions than late ones. It stays there until the stream changes. A change shows in the images (see
     `ChangeDetector`), or in a sudden rise of the signal: the discrepancy, or the mean entropy for methods without one.
 
