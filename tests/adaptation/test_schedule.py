@@ -68,7 +68,9 @@ def test_a_sudden_rise_of_the_signal_is_a_change_and_noise_is_none() -> None:
             schedule.record(schedule.due, 1 + 0.1 * value)
         assert schedule.interval > 2, "took noise for a change"
         schedule.record(schedule.due, 2.0)
-        assert schedule.due
+        assert schedule.interval > 2, "took one unusual batch for a change"
+        schedule.record(schedule.due, 2.0)
+        assert schedule.interval == 1
 
 
 def test_signals_that_are_unknown_or_not_finite_change_nothing() -> None:

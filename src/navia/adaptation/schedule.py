@@ -19,7 +19,7 @@ AdaptEvery = int | Literal["auto"]
 MIN_UPDATES, MAX_UPDATES = 8, 20  # in a row, after a start or a change
 WINDOW, NEAR_FLOOR = 4, 1.25  # converged: the mean of so many signals is below this multiple of the noise floor
 MAX_INTERVAL = 16  # batches from one update to the next, once converged
-RISE, DEVIATIONS = 1.25, 6.0  # a change: a signal above this multiple of its running mean, and so many mean deviations above
+RISE, DEVIATIONS = 1.25, 4.0  # a change: twice above this multiple of the signal's mean, and so many mean deviations above
 DECAY, LEAST_COUNT = 0.9, 8  # of that running mean, and values before the first comparison
 
 
@@ -36,7 +36,8 @@ class Schedule:
     the source is at its noise floor. (That it no longer falls is no criterion: batches of 16 images differ by 10 %, which is
     more than it falls in as many updates.) Then the interval between updates doubles from 2 to 16 batches: early updates
     serve more predictions than late ones. It stays there until the stream changes. A change shows in the images (see
-    `ChangeDetector`), or in a sudden rise of the signal: the discrepancy, or the mean entropy for methods without one.
+    `ChangeDetector`), or in two signals in a row far above the ones before: of the discrepancy, or of the
+    mean entropy for methods without one.
 
     Args:
         every: 1, a number of batches, or "auto".
@@ -74,6 +75,7 @@ class Schedule:
         self.signals: list[float] = []  # of the batches since the restart, until it has converged
         self.level = self.deviation = 0.0  # afterwards: running mean of the signal and of its distance to that mean
         self.count = 0  # values in these
+        self.above = 0  # last signals, in a row, that were far above the mean
 
     @property
     def due(self) -> bool:
@@ -115,12 +117,14 @@ class Schedule:
         return count >= MAX_UPDATES or (count >= MIN_UPDATES and near_floor)
 
     def _risen(self, signal: float | None) -> bool:
-        """Whether the signal of a batch after convergence lies far above the ones before."""
+        """Whether the signals of the last two batches, after convergence, lie far above the ones before."""
         if signal is None or self.interval == 1 or not math.isfinite(signal):
             return False
         above = signal - self.level
         if self.count >= LEAST_COUNT and above > max((RISE - 1) * self.level, DEVIATIONS * self.deviation):
-            return True
+            self.above += 1
+            return self.above >= 2  # a single one may be an unusual batch
+        self.above = 0
         self.count += 1
         share = max(1 / self.count, 1 - DECAY)
         self.level += share * above
