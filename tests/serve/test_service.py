@@ -349,12 +349,12 @@ def test_adaptation_gets_its_share_while_predictions_never_end(
             worker._on_block()
         raise RuntimeError("the end of the step")
 
+    work.device, work.schedule = "cpu", worker.adapter.schedule  # type: ignore[attr-defined]
     worker.clock, worker._since = lambda: now[0], 0.0
     monkeypatch.setattr(worker.predictor.idle, "wait", wait)
     monkeypatch.setattr(worker, "adapter", work)
     monkeypatch.setattr(worker, "overloaded", lambda: True)
     monkeypatch.setattr(worker, "_recover", lambda _: None)
-    work.device = "cpu"  # type: ignore[attr-defined]
     worker.predictor.idle.clear()
     images = torch.zeros(8, 1, 28, 28)
     for step in range(1, 4):
