@@ -605,6 +605,12 @@ def test_evaluate_prints_top1_with_interval_calibration_and_cost() -> None:
 
 
 @pytest.mark.slow
+def test_evaluate_says_to_how_many_batches_it_adapted() -> None:
+    sparse = ("--method", "tent", "--batch-size", "16", "--adapt-every", "2")
+    assert json.loads(evaluation(*sparse, "--json").stdout)["update_share"] == 0.5
+    assert "batches adapted to: 50%" in evaluation(*sparse).stdout
+
+
 def test_evaluate_gives_the_numbers_of_the_library(clothes_by_class: Path) -> None:
     """On clean images and on a folder, with a method, its options and a reducer."""
     for data in ("embedded", str(clothes_by_class)):

@@ -50,6 +50,17 @@ def test_run_answers_every_picture_once_with_names_and_accuracy(clothes_by_class
     assert len({row["truth"] for row in rows[:32]}) > 5  # dealt, not class by class
 
 
+def test_run_adapts_to_every_second_batch_and_says_so(few_by_class: Path, tmp_path: Path) -> None:
+    arguments = run_arguments(few_by_class, tmp_path / "a.csv", "--batch-size", "8", "--limit", "32", "--adapt-every", "2")
+    told = json.loads(invoke(*arguments, "--json").stdout)
+    assert (told["batches"], told["updates"], told["observed"]["update_share"]) == (4, 2, 0.5)
+    with pytest.raises(InputError, match="adapt every 2"):
+        invoke(*arguments[:-1], "3", catch=False)
+    wrong = invoke(*arguments[:-1], "often")
+    assert wrong.exit_code == 2
+    assert "nor auto" in wrong.output
+
+
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(few_by_class: Path, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole.csv", tmp_path / "killed.csv"
     assert invoke(*run_arguments(few_by_class, whole)).exit_code == 0

@@ -114,6 +114,26 @@ def test_answers_first_then_moves_only_what_it_declares(method: str, reduce: str
 
 
 @pairs
+@pytest.mark.parametrize("adapt_every", [3, "auto"])
+def test_sparse_adaptation_predicts_all_batches(method: str, reduce: str, family: str, adapt_every: Any) -> None:
+    """Batches that are not due give the logits of `predict` and leave the parameters alone; the others give those of a dense
+    run as long as nothing was skipped."""
+    sparse, dense = adapter_of(method, reduce, family, adapt_every=adapt_every), adapter_of(method, reduce, family)
+    stream = batches(family, 4)
+    assert torch.equal(sparse(stream[0]), dense(stream[0]))
+    if adapt_every == "auto":
+        sparse.schedule.wait = 2
+    for x in stream[1:3]:
+        before = {name: p.detach().clone() for name, p in sparse.method.parameters.items()}
+        expected = sparse.predict(x)
+        assert torch.equal(sparse(x), expected)
+        assert not sparse.last.updated
+        assert all(torch.equal(p, before[name]) for name, p in sparse.method.parameters.items())
+    assert sparse(stream[3]).isfinite().all()
+    assert sparse.last.updated == (method not in ("none", "lame"))
+
+
+@pairs
 def test_reset_is_exact(method: str, reduce: str, family: str) -> None:
     adapter = adapter_of(method, reduce, family)
     stream = batches(family)

@@ -126,6 +126,18 @@ def test_a_step_waits_once_for_the_device(method: str, reduce: str, family: str,
     assert not waits
 
 
+@pytest.mark.parametrize("every", [2, "auto"])
+@pytest.mark.parametrize("method", ["tent", "navia"])
+def test_so_it_does_with_sparse_adaptation(method: str, every: Any) -> None:
+    adapter = as_on_a_gpu(method, adapt_every=every)
+    adapter.schedule.interval = 4  # past the first updates
+    for x in batches(VIT, 6):
+        with count_waits() as waits:
+            adapter(x)
+        assert sum(waits.values()) == 1, dict(waits)
+    assert 0 < adapter.update_share < 1
+
+
 @pytest.mark.parametrize("family", PRECISIONS)
 @pytest.mark.parametrize("reduce", REDUCERS)
 def test_so_it_does_in_other_precisions(reduce: str, family: str) -> None:

@@ -1,6 +1,6 @@
 """One cell: its name, and what its row says of its method's cost."""
 
-from navia.bench.cell import run_cell
+from navia.bench.cell import Cell, run_cell
 from navia.bench.grid import cells
 from navia.bench.spec import parse_spec
 from navia.models.load import load
@@ -21,6 +21,17 @@ def test_a_row_counts_its_own_options() -> None:
     usual, ablated = (run_cell(cell)[0] for cell in cells(parse_spec(SPEC, "a")))
     assert (usual.trainable or 0) - (ablated.trainable or 0) == 4 * load("embedded").embed_dim
     assert ablated.gmacs > usual.gmacs
+
+
+def test_a_row_says_how_often_it_adapted_and_older_keys_stay() -> None:
+    text = SPEC.replace("images: 16}\nsource", "images: 64}\nsource").replace(
+        "options: {budget: 2, token: new}", "adapt_every: 2"
+    )
+    usual, sparse = cells(parse_spec(text, "a"))
+    assert sparse.setting == "contrast navia+tome:8 (adapt_every=2) seed 0"
+    assert usual.key == Cell(**{name: value for name, value in usual.model_dump().items() if name != "adapt_every"}).key
+    assert usual.key != sparse.key
+    assert [run_cell(cell)[0].update_share for cell in (usual, sparse)] == [1.0, 0.5]
 
 
 def test_the_names_of_cells_tell_them_apart() -> None:

@@ -7,7 +7,7 @@ import torch
 import navia
 from navia.adaptation.adapter import Step
 from navia.bench.cell import _ms_per_image
-from navia.bench.run import BatchResult, predict_and_adapt, predict_only, run_realtime
+from navia.bench.run import BatchResult, predict_and_adapt, predict_only, run_realtime, step_ratios
 from navia.data.loader import Batch
 from navia.methods.features import entropy
 
@@ -34,6 +34,27 @@ def test_the_clock_decides_which_batches_are_missed(golden_vit: navia.ViT, golde
         batches = [batch_of(golden_inputs, number % 2, reset=number == 3) for number in range(6)]
         answers = run_realtime(navia.adapt(golden_vit, "tent"), batches, ratio)
         assert "".join("." if a.step.note else "a" for a in answers) == expected
+
+
+def test_the_clock_counts_batches_that_are_not_due_as_forwards(
+    golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
+) -> None:
+    """An update of three forwards misses two batches, a batch that is not due misses none."""
+    batches = [batch_of(golden_inputs, number % 2) for number in range(8)]
+    answers = run_realtime(navia.adapt(golden_vit, "tent", adapt_every=2), batches, 3.0, 1.0)
+    notes = {None: "a", "not due": "s", "missed: still busy": "."}
+    assert "".join(notes[answer.step.note] for answer in answers) == "a..sa..s"
+
+
+def test_both_kinds_of_steps_are_timed_and_change_nothing(
+    golden_vit: navia.ViT, golden_inputs: dict[str, np.ndarray]
+) -> None:
+    adapter = navia.adapt(golden_vit, "tent", adapt_every="auto")
+    before = {name: value.clone() for name, value in adapter.tensors().items()}
+    ratios = step_ratios(golden_vit, adapter, batch_of(golden_inputs, 0).images, rounds=1)
+    assert all(ratio >= 1 for ratio in ratios)
+    assert adapter.steps == adapter.schedule.batches == 0
+    assert all(torch.equal(value, before[name]) for name, value in adapter.tensors().items())
 
 
 def test_the_pace_of_a_row_is_that_of_batches_that_were_adapted_to(golden_inputs: dict[str, np.ndarray]) -> None:

@@ -349,12 +349,12 @@ def test_adaptation_gets_its_share_while_predictions_never_end(
             worker._on_block()
         raise RuntimeError("the end of the step")
 
+    work.device, work.schedule = "cpu", worker.adapter.schedule  # type: ignore[attr-defined]
     worker.clock, worker._since = lambda: now[0], 0.0
     monkeypatch.setattr(worker.predictor.idle, "wait", wait)
     monkeypatch.setattr(worker, "adapter", work)
     monkeypatch.setattr(worker, "overloaded", lambda: True)
     monkeypatch.setattr(worker, "_recover", lambda _: None)
-    work.device = "cpu"  # type: ignore[attr-defined]
     worker.predictor.idle.clear()
     images = torch.zeros(8, 1, 28, 28)
     for step in range(1, 4):
@@ -389,6 +389,28 @@ def test_without_a_share_adaptation_waits_for_a_quiet_moment(make: Callable[...,
     assert service.worker.waiting == 8
     service.worker.overloaded = lambda: False
     until(lambda: service.predictor.step == 1)
+
+
+def test_batches_that_are_not_due_are_not_adapted_to(make: Callable[..., Service], images: Tensor) -> None:
+    service = make(adapt_every=3)
+    for start in range(0, 32, 8):
+        service.worker.offer(images[start : start + 8])
+        until(lambda n=start // 8 + 1: service.worker.adapter.schedule.batches == n)
+    until(lambda: service.predictor.step == 2)  # the first and the fourth batch
+    now = service.status().adaptation
+    assert (now.images_adapted, now.images_skipped, now.update_share) == (16, 16, 0.5)
+    assert b"navia_images_skipped_total 16.0" in service.metrics()
+    assert "One batch in 3" in now.policy
+
+
+def test_a_service_without_gradients_follows_its_stream(make: Callable[..., Service], images: Tensor) -> None:
+    service = make("none", center=True)
+    assert service.worker.mode != "off"
+    service.worker.offer(images[:8])
+    until(lambda: service.predictor.step == 1)
+    expected = navia.adapt(VIT, "none", "tome:24", center=True)
+    expected(images[:8])
+    torch.testing.assert_close(predict(service, images[8:10]), expected.predict(images[8:10]).softmax(dim=1))
 
 
 def test_adaptation_is_shed_before_answers(make: Callable[..., Service], images: Tensor) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from navia.adaptation.delta import check_delta, read_delta, save_delta
 from navia.adaptation.distributed import Distributed
 from navia.adaptation.guard import Guard, GuardOptions
 from navia.adaptation.numbers import StepNumbers
+from navia.adaptation.schedule import AdaptEvery, Schedule, noise_floor, summarise
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.data.loader import batch_images
 from navia.errors import InputError, SpecError
@@ -24,7 +26,7 @@ from navia.methods.base import METHODS, Method, Prediction, UpdateResult
 from navia.methods.features import entropy
 from navia.methods.parameters import fingerprint, relative_change, to_device
 from navia.models.base import ViT
-from navia.models.forward import ForwardOutput, TokenEdits
+from navia.models.forward import ForwardOutput, TokenEdits, patch_variance
 from navia.models.load import load
 from navia.reduction import Reducer, ReducerLike, parse
 
@@ -42,9 +44,9 @@ class Step:
         entropy: Mean entropy of the predictions.
         loss: Loss of the update.
         discrepancy: Distance of the CLS statistics to the source.
-        kept: Number of images that the update used; 0: no update.
+        kept: Number of images that the update used; 0: no update, see `updated`.
         guard: Why the guard restored an earlier state; None if it did not.
-        note: What the method reports.
+        note: What the method reports; "not due" for a batch that `adapt_every` leaves out.
         seconds_predict: Time until the prediction was ready. A GPU has only been given the work by then: there the sum of
             both times is that of the step.
         seconds_update: Time of the update after it, until its numbers were read.
@@ -67,6 +69,11 @@ class Step:
     seconds_predict: float
     seconds_update: float
 
+    @property
+    def updated(self) -> bool:
+        """Whether the batch led to an update."""
+        return self.kept > 0
+
 
 class Adapter:
     """Predicts and adapts. Made by `navia.adapt`; the source model is never changed, its frozen weights are shared.
@@ -76,6 +83,7 @@ class Adapter:
         method: The method, on a private copy of the model.
         guard: Watches for collapse; None for no guard.
         callbacks: Called at every step.
+        adapt_every: Which batches are adapted to.
 
     Example:
         >>> adapter = navia.adapt("embedded", method="tent")
@@ -85,10 +93,19 @@ class Adapter:
         2
     """
 
-    def __init__(self, vit: ViT, method: Method, guard: Guard | None, callbacks: Iterable[Callback] = ()) -> None:
+    def __init__(
+        self,
+        vit: ViT,
+        method: Method,
+        guard: Guard | None,
+        callbacks: Iterable[Callback] = (),
+        adapt_every: AdaptEvery = 1,
+    ) -> None:
         self.source_vit = vit
         self.method = method
         self.guard = guard
+        self.schedule = Schedule(adapt_every)
+        self.method.patch_variance = self.schedule.watches
         self.callbacks = Callbacks(callbacks)
         self.steps = 0
         self.last: Step | None = None
@@ -98,13 +115,14 @@ class Adapter:
 
     def __repr__(self) -> str:
         guard = "on" if self.guard else "off"
+        sparse = "" if self.adapt_every == 1 else f"adapt_every={self.adapt_every!r}, "
         return (
             f"Adapter(method={self.method_name!r}, reduce={str(self.reduce)!r}, model={self.source_vit.name!r}, "
-            f"trainable={self.trainable:,}, steps={self.steps}, guard={guard}, device={self.device})"
+            f"trainable={self.trainable:,}, steps={self.steps}, {sparse}guard={guard}, device={self.device})"
         )
 
     def __call__(self, images: Any) -> Tensor:
-        """Predict a batch, then adapt to it.
+        """Predict a batch, then adapt to it if it is due (`adapt_every`).
 
         Args:
             images: A tensor [B, C, H, W], or a batch of a loader: a tuple or list (images first), a dict (pixel_values,
@@ -126,14 +144,17 @@ class Adapter:
         images = batch_images(images)
         self.vit.check_images(images)
         start = time.perf_counter()
-        with torch.inference_mode(False), torch.enable_grad():  # the caller may be inside no_grad or inference_mode
-            prediction = self.method.forward_step(images.clone() if images.is_inference() else images)
+        due = self.schedule.due
+        with torch.inference_mode(False), torch.set_grad_enabled(due):  # the caller may be inside no_grad or inference_mode
+            images = images.clone() if images.is_inference() else images
+            prediction = self.method.forward_step(images) if due else self.method.predict_step(images)
+        prediction.due = due
         prediction.seconds = time.perf_counter() - start
         prediction.state_id = self._state_id
         return prediction
 
     def update(self, prediction: Prediction) -> Step:
-        """The second half of a call: adapt to the batch that was predicted last, under the guard.
+        """The second half of a call: adapt to the batch that was predicted last, if it was due, under the guard.
 
         Args:
             prediction: What `forward_step` returned.
@@ -149,14 +170,15 @@ class Adapter:
             )
         self._state_id = object()
         start = time.perf_counter()
-        with torch.inference_mode(False), torch.enable_grad():
-            result = self.method.update(prediction)
+        with torch.inference_mode(False), torch.set_grad_enabled(prediction.due):
+            result = (self.method.update if prediction.due else self.method.skip_update)(prediction)
             numbers = self._read(prediction, result)
-            note = self.method.after_update(numbers.loss)
-            if note:  # the method restored an earlier state, which the guard must see
+            note = self.method.after_update(numbers.loss) if prediction.due else "not due"
+            if note and prediction.due:  # the method restored an earlier state, which the guard must see
                 numbers = self._read(prediction, result)
-            verdict = self.guard.watch(self.method, prediction.images, numbers) if self.guard else None
+            verdict = self.guard.watch(self.method, prediction, numbers) if self.guard else None
         self.steps += 1
+        self._record(numbers, verdict)
         if verdict and not numbers.finite_logits:
             prediction.logits = self.method.predict(prediction.images)  # predictions of a broken state are useless
             numbers = replace(numbers, entropy=entropy(prediction.logits.float()).mean().item())
@@ -187,12 +209,35 @@ class Adapter:
         self.vit.check_images(images)
         return self.method.predict(images)
 
+    def skip(self, images: Any) -> bool:
+        """Tell the schedule of a batch that is not due and was predicted elsewhere. This needs no forward: with "auto" the
+        patches are embedded, to see whether the stream has changed, and nothing else.
+
+        Args:
+            images: As for a call.
+
+        Returns:
+            Whether the stream has changed: then the batch is due after all, and not counted yet.
+        """
+        images, changed = batch_images(images), False
+        if self.schedule.watches:
+            self.vit.check_images(images)
+            with torch.inference_mode(False), torch.no_grad():
+                summary = self.method.distributed.sum_(summarise(patch_variance(self.vit, images)))
+                changed, _ = self._watch(summary.tolist())
+        if changed:
+            self.schedule.restart()
+        else:
+            self.schedule.record(updated=False)
+        return changed
+
     @torch.inference_mode(False)  # the optimizer cannot use tensors made in the caller's inference mode
     def reset(self) -> None:
         """Restore the source exactly: parameters, optimizer, statistics and random numbers."""
         self._state_id = object()
         self.method.load_state(self._source_state)
         self.steps, self.last = 0, None
+        self.schedule.clear()
         if self.guard:
             self.guard.clear()
 
@@ -244,16 +289,18 @@ class Adapter:
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to resume a stream exactly."""
         guard = copy.deepcopy(self.guard.state()) if self.guard else None
-        return {"method": self.method.state(), "guard": guard, "steps": self.steps}
+        return {"method": self.method.state(), "guard": guard, "steps": self.steps, "schedule": self.schedule.state()}
 
     @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from `state_dict`; a guard that was not saved starts anew."""
+        """Resume from `state_dict`; a guard or schedule that was not saved starts anew."""
         self._state_id = object()
         self.method.load_state(state["method"])
         if self.guard:
             self.guard.clear()
             self.guard.load_state(copy.deepcopy(state["guard"] or {}))
+        self.schedule.clear()
+        self.schedule.load_state(state.get("schedule") or {})
         self.steps = state["steps"]
 
     @torch.inference_mode(False)
@@ -278,7 +325,7 @@ class Adapter:
         classes = None if old.classes is None else old.classes.to(target)
         distributed = Distributed(old.distributed.enabled, target)
         self.method = type(old)(self.source_vit, old.reduce, old.options, source, classes, distributed, old.seed)
-        self.method.on_block = old.on_block
+        self.method.on_block, self.method.patch_variance = old.on_block, old.patch_variance
         if self.guard:
             self.guard = Guard(self.method, self.guard.options)
         self._source_state = self.guard.source if self.guard else self.method.state()
@@ -309,6 +356,16 @@ class Adapter:
     @property
     def method_name(self) -> str:
         return self.method.name
+
+    @property
+    def adapt_every(self) -> AdaptEvery:
+        """Which batches are adapted to: 1 for all, N for every N-th, or "auto"."""
+        return self.schedule.every
+
+    @property
+    def update_share(self) -> float:
+        """Share of the batches since the start or the last reset that led to an update."""
+        return self.schedule.updates / max(1, self.schedule.batches)
 
     @property
     def reduce(self) -> Reducer:
@@ -395,6 +452,33 @@ class Adapter:
                 raise
         return numbers
 
+    def _record(self, numbers: StepNumbers, verdict: str | None) -> None:
+        """Tell the schedule what came of a batch."""
+        signal, floor, changed = None, 0.0, False
+        if numbers.summary is not None:
+            changed, (images, entropies) = self._watch(numbers.summary)
+            signal = entropies / images
+            if numbers.discrepancy is not None and self.method.source is not None:
+                signal, source = numbers.discrepancy, self.method.source
+                floor = noise_floor(source.provenance.count, int(images)) * self._source_variance
+        self.schedule.record(numbers.kept > 0, signal, floor, changed)
+        if verdict:
+            self.schedule.restart()
+
+    def _watch(self, summary: Sequence[float]) -> tuple[bool, tuple[float, float]]:
+        """Whether the stream has changed with a batch; its number of images and the sum of the entropies.
+
+        summary: Values of `schedule.summarise`, over all processes.
+        """
+        images, entropies, *sums = summary
+        total, squares = torch.from_numpy(np.array(sums)).chunk(2)
+        return self.schedule.detector.add(images, total, squares), (images, entropies)
+
+    @functools.cached_property
+    def _source_variance(self) -> float:
+        """Mean variance of the source's features, the unit of `noise_floor`."""
+        return 0.0 if self.method.source is None else float(self.method.source.std.square().mean())
+
 
 def adapt(
     model: Any,
@@ -403,6 +487,7 @@ def adapt(
     source: SourceStatistics | str | Path | None = None,
     *,
     classes: Sequence[int] | Tensor | None = None,
+    adapt_every: AdaptEvery = 1,
     guard: bool | GuardOptions = True,
     distributed: bool = False,
     seed: int = 2020,
@@ -418,6 +503,9 @@ def adapt(
         source: Statistics of clean images, the file they were saved to, or a folder of clean images to measure them on.
             align, navia, foa and foa_bp need them; none with shift=True too, and eata unless its option fisher is 0.
         classes: Class indices to predict (ImageNet-R: its 200 classes); None for all.
+        adapt_every: Which batches are adapted to; all are predicted, the others by a forward without a graph. 1: all. N: the
+            first and every N-th. "auto": all after a start or a change of the stream until the adaptation has converged,
+            then fewer and fewer, down to every 16th.
         guard: Watch for collapse and restore an earlier state; a `GuardOptions` sets its thresholds.
         distributed: One stream over the processes of torch.distributed, each with its share of the batch.
         seed: Seed of the method's random numbers (CoTTA's views and restored weights, DeYO's shuffles, FOA's candidates).
@@ -456,4 +544,4 @@ def adapt(
         seed,
     )
     watcher = Guard(made, guard if isinstance(guard, GuardOptions) else None) if guard else None
-    return Adapter(vit, made, watcher, callbacks)
+    return Adapter(vit, made, watcher, callbacks, adapt_every)

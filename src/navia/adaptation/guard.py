@@ -14,7 +14,7 @@ from torch import Tensor
 
 from navia.adaptation.numbers import StepNumbers, predicted_classes
 from navia.errors import SpecError
-from navia.methods.base import Method
+from navia.methods.base import Method, Prediction
 from navia.methods.features import effective_classes
 
 log = logging.getLogger("navia.guard")
@@ -81,10 +81,11 @@ class Guard:
         self.problems: list[int] = []
         self.last_check = -self.options.every  # step of the last comparison with the source model
 
-    def watch(self, method: Method, images: Tensor, numbers: StepNumbers) -> str | None:
-        """Check a finished step. Restores a good state and says why if there is a problem, else returns None."""
-        self.steps += 1
-        problem = self._problem(method, images, numbers)
+    def watch(self, method: Method, prediction: Prediction, numbers: StepNumbers) -> str | None:
+        """Check a finished step. Restores a good state and says why if there is a problem, else returns None. A batch that
+        is not adapted to is no step here: it changes no parameter, so it needs no snapshot."""
+        self.steps += prediction.due
+        problem = self._problem(method, prediction.images, numbers)
         if problem is None:
             if numbers.kept and self.steps % self.options.every == 0:
                 self.good = method.state()

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from navia.adaptation.schedule import summarise
 from navia.methods.base import Method, Prediction, UpdateResult
 from navia.methods.features import entropy
 from navia.methods.parameters import norm_of, relative_change
@@ -28,6 +29,7 @@ class StepNumbers:
         finite_logits: Whether all logits are finite.
         parameter_norm: Norm of the tuned parameters; not finite if one of them is not.
         drift: Relative change of the model's own parameters since the source.
+        summary: Values of `schedule.summarise` over all processes, where the schedule watches the stream; else None.
     """
 
     kept: int
@@ -40,6 +42,7 @@ class StepNumbers:
     finite_logits: bool
     parameter_norm: float
     drift: float
+    summary: list[float] | None = None
 
     @classmethod
     @torch.no_grad()
@@ -58,6 +61,8 @@ class StepNumbers:
         tensors |= {name: value for name, value in given.items() if isinstance(value, Tensor)}
         if method.vit.reading_waits:
             tensors["value_range"] = torch.stack(torch.aminmax(prediction.images))
+        if prediction.output.patch_variance is not None:
+            tensors["summary"] = method.distributed.sum_(summarise(prediction.output.patch_variance, logits))
         if source is not None:
             tensors["predicted"] = predicted_classes(method, logits)
             tensors["finite_logits"] = torch.isfinite(logits).all()
@@ -79,6 +84,7 @@ class StepNumbers:
             finite_logits=bool(found.get("finite_logits", [1.0])[0]),
             parameter_norm=found.get("parameter_norm", [0.0])[0],
             drift=found.get("drift", [0.0])[0],
+            summary=found.get("summary"),
         )
 
 

@@ -19,7 +19,7 @@ from navia.adaptation.adapter import adapt
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.bench.digests import FileStamps, checkpoint_digest, model_digest, names_and_sizes
 from navia.bench.row import Row, Settings
-from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, select_images, step_ratio, tsne_panels
+from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, select_images, step_ratios, tsne_panels
 from navia.data.loader import Loader
 from navia.data.sources import (
     SHIFTED_LAYOUTS,
@@ -81,6 +81,7 @@ class Cell(Settings):
     def setting(self) -> str:
         """What tells the cells of one model apart: 'contrast navia+tome:8 (budget=4) seed 1'."""
         more = [f"{name}={value}" for name, value in self.options.items()]
+        more += [f"adapt_every={self.adapt_every}"] * (self.adapt_every != 1)
         more += ["in real time"] * self.realtime + ["without guard"] * (not self.guarded)
         more += [f"{self.adapt_for} batches"] * (self.adapt_for is not None)
         extra = f" ({', '.join(more)})" if more else ""
@@ -103,6 +104,7 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
         images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers, device=vit.device)
         source = open_source_statistics(vit, images, cell.reduce, method=cell.method)
     options = {**cell.options, "classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
+    options["adapt_every"] = cell.adapt_every
     try:
         adapter = adapt(vit, cell.method, cell.reduce, source, **options)
     except SourceError as error:
@@ -112,9 +114,10 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
     loader = Loader(stream, vit.preprocessing, cell.batch, workers, device=vit.device)
     held_out, shown = (None, {}) if cell.tsne is None else select_images(cell.tsne, vit, opened, loader)
     started = time.time()
-    ratio = step_ratio(vit, adapter, next(iter(loader)).images) if cell.realtime else None
-    if ratio is not None:
-        batches = run_realtime(adapter, loader, ratio)
+    ratio = skip_ratio = None
+    if cell.realtime:
+        ratio, skip_ratio = step_ratios(vit, adapter, next(iter(loader)).images)
+        batches = run_realtime(adapter, loader, ratio, skip_ratio)
     elif cell.adapt_for is not None:
         batches = adapt_then_score(adapter, loader, cell.adapt_for)
     else:
@@ -130,11 +133,13 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
         "key": cell.key,
         **cell.model_dump(),
         "realtime_ratio": ratio,
+        "skip_ratio": skip_ratio,
+        "update_share": sum(r.step.updated for r in results) / len(results),
         **scores,
         "gmacs": counted.gmacs,
         "gmacs_paper": counted.gmacs_paper,
         "trainable": counted.trainable,
-        "ms_per_image": _ms_per_image(results),
+        "ms_per_image": _ms_per_image(results, sparse=cell.adapt_every != 1),
         "peak_mib": peak_mib,
         "guard": [f"batch {r.batch.number}: {r.step.guard}" for r in results if r.step.guard],
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
@@ -252,10 +257,12 @@ def _scores(results: Sequence[BatchResult], loader: Loader) -> tuple[dict[str, A
     return scores, trace
 
 
-def _ms_per_image(results: Sequence[BatchResult]) -> float:
-    """Median over the steps with an update: in real time some batches are predicted only."""
+def _ms_per_image(results: Sequence[BatchResult], sparse: bool = False) -> float:
+    """Median over the steps that reached the adapter: in real time some batches are predicted only. sparse: their mean, as
+    steps with and without an update differ."""
     steps = [r.step for r in results if r.step.seconds_update] or [r.step for r in results]
-    return 1000 * statistics.median((step.seconds_predict + step.seconds_update) / step.images for step in steps)
+    average = statistics.fmean if sparse else statistics.median
+    return 1000 * average((step.seconds_predict + step.seconds_update) / step.images for step in steps)
 
 
 def _fingerprint(vit: ViT, cell: Cell, opened: OpenedData, stream: Stream, source: SourceStatistics | None) -> Any:

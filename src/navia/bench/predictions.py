@@ -130,6 +130,7 @@ class Progress:
     settings: dict[str, Any]
     size: int = 0
     batches: int = 0
+    updates: int = 0
     seconds: float = 0.0
     guard: list[str] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
@@ -216,6 +217,7 @@ class Predictions:
         progress.finished = False  # a watched folder that was finished has got more images
         progress.batches = batch.number + 1
         progress.seconds += step.seconds_predict + step.seconds_update
+        progress.updates += step.updated
         progress.observed.add(result)
         progress.guard += [f"batch {batch.number}: {step.guard}"] if step.guard else []
         self.within_batch = False

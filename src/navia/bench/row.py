@@ -4,7 +4,7 @@ A new knob of a run is one field of `Settings` and its use in `run_cell`; a new 
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -41,6 +41,9 @@ class Settings(BaseModel):
     crop_only: bool = Field(description="the images were resized before: only the centre crop is taken")
     tsne: TsneSpec | None = Field(default=None, description="blocks and classes of the t-SNE")
     guarded: bool = Field(default=True, description="false: run without the guard")
+    adapt_every: int | Literal["auto"] = Field(
+        default=1, description="which batches are adapted to: all, every N-th, or auto"
+    )
     model_digest: str | None = Field(default=None, description="of the local folder that `model` names")
     checkpoint_digest: str | None = Field(default=None, description="of the content of `checkpoint`")
     data_digest: str | None = Field(default=None, description="of the names and sizes of the images")
@@ -84,6 +87,8 @@ class Row(Settings, _Keyed):
     model_config = ConfigDict(extra="allow")
 
     realtime_ratio: float | None = Field(default=None, description="with `realtime`: time of a step over a dense forward")
+    skip_ratio: float | None = Field(default=None, description="the same of a batch that `adapt_every` leaves out")
+    update_share: float | None = Field(default=None, description="share of the scored batches that led to an update")
     count: int = Field(description="scored images")
     correct: int | None = Field(default=None, description="correct predictions")
     top1: float | None = Field(description="top-1 accuracy, 0 to 1")
@@ -96,7 +101,7 @@ class Row(Settings, _Keyed):
     gmacs: float = Field(description="multiply-accumulates of a forward per image, in 1e9, counted layer by layer")
     gmacs_paper: float | None = Field(default=None, description="the same as the paper counts them")
     trainable: int | None = Field(default=None, description="number of trained parameters")
-    ms_per_image: float | None = Field(description="median time of a step per image, in milliseconds")
+    ms_per_image: float | None = Field(description="median time of a step per image, in ms; the mean with `adapt_every`")
     peak_mib: float | None = Field(default=None, description="peak memory above the level before the stream, in MiB")
     guard: list[str] = Field(description="verdicts of the guard")
     finished: str | None = Field(default=None, description="when the cell ended, in UTC")

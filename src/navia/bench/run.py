@@ -4,6 +4,7 @@ divided over the processes of `torchrun`."""
 import copy
 import os
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from navia.adaptation.adapter import Adapter, Step, adapt
+from navia.adaptation.schedule import Schedule
 from navia.bench.spec import TsneSpec
 from navia.data.loader import Batch, Loader, SampleIndex, Shard, move_images
 from navia.data.sources import OpenedData
@@ -95,27 +97,31 @@ def held_out_from(batches: int) -> int:
 
 
 # Real time (Alfarra et al., 2023): batches arrive at the speed of the dense model without adaptation. While a method is busy
-# with an earlier batch, the next ones are predicted in its last state and not adapted to. The clock is simulated from one
-# measured ratio: equal ratios give equal results.
+# with an earlier batch, the next ones are predicted in its last state and not adapted to. The clock is simulated from two
+# measured ratios: equal ratios give equal results.
 
 
-def step_ratio(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> float:
-    """Time of the adapter's step over that of the dense forward without adaptation: interleaved, medians, at least 1.
-    A copy of the adapter is timed; the adapter itself does not change."""
+def step_ratios(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> tuple[float, float]:
+    """Time of the adapter's step with an update, and of one without it (`adapt_every`), over that of the dense forward
+    without adaptation: interleaved, medians, at least 1. Copies of the adapter are timed; the adapter does not change."""
     images = move_images(images, vit.device)
-    calls = [partial(runner, images) for runner in (adapt(vit, "none"), copy.deepcopy(adapter))]
-    dense, step = map(statistics.median, time_in_turn(calls, rounds, vit.device))
-    return max(1.0, round(step / dense, 2))
+    updating, skipping = copy.deepcopy(adapter), copy.deepcopy(adapter)
+    updating.schedule, skipping.schedule.wait = Schedule(1), sys.maxsize
+    calls = [partial(runner, images) for runner in (adapt(vit, "none"), updating, skipping)]
+    dense, *steps = map(statistics.median, time_in_turn(calls, rounds, vit.device))
+    update, skip = (max(1.0, round(step / dense, 2)) for step in steps)
+    return update, skip
 
 
-def run_realtime(adapter: Adapter, batches: Iterable[Batch], ratio: float) -> Iterator[BatchResult]:
-    """As `run_stream`, but a batch that arrives before the last update has ended is predicted only."""
+def run_realtime(adapter: Adapter, batches: Iterable[Batch], ratio: float, skip_ratio: float = 1.0) -> Iterator[BatchResult]:
+    """As `run_stream`, but a batch that arrives before the last step has ended is predicted only. ratio, skip_ratio: of
+    `step_ratios`."""
     free = 0.0
     for arrival, batch in enumerate(batches):
         if batch.reset:
             free = float(arrival)
         if free <= arrival + 1e-9:
-            free = max(free, arrival) + ratio
+            free = max(free, arrival) + (ratio if batch.reset or adapter.schedule.due else skip_ratio)
             yield predict_and_adapt(adapter, batch)
         else:
             yield predict_only(adapter, batch, "missed: still busy")

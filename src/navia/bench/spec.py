@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from navia.data import SOURCE_IMAGES
 from navia.data.corruptions import names as corruption_names
@@ -100,7 +100,7 @@ class RunSpec(_Strict):
     adapt_for: adapt to so many batches, then score the last third of the stream without adapting (the paper's convergence
     figure). shorten: if the stream is too short for the largest of these numbers, reduce all in proportion; otherwise that
     is an error. tsne: also show the CLS features of that last third. guard: false lets collapses happen, as in published
-    figures."""
+    figures. adapt_every: 1, N or auto, as for `navia.adapt`."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(min_length=1)
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=("none",), min_length=1)
@@ -111,6 +111,7 @@ class RunSpec(_Strict):
     shorten: bool = False
     tsne: TsneSpec | None = None
     guard: bool = True
+    adapt_every: PositiveInt | Literal["auto"] = 1
 
     @pydantic.model_validator(mode="after")
     def _held_out(self) -> "RunSpec":

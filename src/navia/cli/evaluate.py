@@ -12,7 +12,8 @@ def evaluate(
     data: options.Data,
     model: options.Model, checkpoint: options.Checkpoint = None, num_classes: options.NumClasses = None,
     labels: options.Labels = None, method: options.Method = "navia", reduce: options.Reduce = "none",
-    source: options.Source = None, opt: options.Opt = None, plugins: options.Plugins = None,
+    source: options.Source = None, opt: options.Opt = None, adapt_every: options.AdaptEvery = "1",
+    plugins: options.Plugins = None,
     corruption: options.Corruptions = None, severity: options.Severity = 5, limit: options.LimitOrNone = None,
     batch_size: options.BatchSize = 64, seed: options.Seed = 0,
     continual: Annotated[bool, option("--continual", ADAPTATION, "Do not reset between domains.")] = False,
@@ -36,7 +37,7 @@ def evaluate(
         num_classes=num_classes, labels=labels,
     )  # fmt: skip
     classes = open_domains(data, vit.num_classes, class_names(vit)).classes
-    adapter = navia.adapt(vit, method, reduce, source, classes=classes, **settings)
+    adapter = navia.adapt(vit, method, reduce, source, classes=classes, adapt_every=adapt_every, **settings)
     with progress("images") as show:
         result = navia.evaluate(
             adapter, data, batch_size=batch_size, limit=limit, workers=workers, seed=seed, corruptions=corruption,

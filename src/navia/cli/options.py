@@ -82,6 +82,13 @@ def _use_deterministic(context: typer.Context, value: bool) -> bool:
     return value
 
 
+def _adapt_every(value: str) -> int | str:
+    """The number, or auto."""
+    if value != "auto" and not (value.isdecimal() and int(value) > 0):
+        raise typer.BadParameter(f"{value!r} is neither a number of batches from 1 on, nor auto")
+    return value if value == "auto" else int(value)
+
+
 def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
     from navia.registry import load_plugin
 
@@ -119,6 +126,8 @@ _SOURCE = option("--source", ADAPTATION, _CLEAN)
 Source = Annotated[str | None, _SOURCE]
 SourceRequired = Annotated[str, _SOURCE]
 Opt = Annotated[list[str] | None, option("--opt", ADAPTATION, "Option of the method; repeatable.", metavar="KEY=VALUE")]
+_SPARSE = {"parser": _adapt_every, "metavar": "1|N|auto", "autocompletion": suggest("1", "auto")}
+AdaptEvery = Annotated[Any, option("--adapt-every", ADAPTATION, "Adapt to all batches (1), every N-th, or auto.", **_SPARSE)]
 _IMPORT = option("--import", ADAPTATION, "File or module of a plugin; repeatable.", callback=_load_plugins, is_eager=True)
 Plugins = Annotated[list[str] | None, _IMPORT]
 

@@ -36,7 +36,8 @@ def run(
     model: options.Model, checkpoint: options.Checkpoint = None, num_classes: options.NumClasses = None,
     labels: options.Labels = None, method: options.Method = "navia", reduce: options.Reduce = "none",
     keep_reduction: Annotated[bool, option("--keep-reduction", ADAPTATION, "Reduce even if it takes more time.")] = False,
-    source: options.Source = None, opt: options.Opt = None, plugins: options.Plugins = None,
+    source: options.Source = None, opt: options.Opt = None, adapt_every: options.AdaptEvery = "1",
+    plugins: options.Plugins = None,
     corruption: options.Corruptions = None, severity: options.Severity = 5,
     stream: Annotated[str, option("--stream", IMAGES, "reset (for each domain), continual or mixed.", **STREAM)] = "reset",
     order: Annotated[str, option("--order", IMAGES, "names, or auto (shuffled in class folders).", **ORDER)] = "auto",
@@ -111,7 +112,9 @@ def run(
     before = {} if restart else settings_of(out)
     used = _reducer(vit, reduce, batch_size, source, before, keep_reduction or distributed)
     statistics = None if source is None else open_source_statistics(vit, source, used, method=method)
-    adapter = navia.adapt(vit, method, used, statistics, classes=classes, distributed=distributed, **settings)
+    adapter = navia.adapt(
+        vit, method, used, statistics, classes=classes, distributed=distributed, adapt_every=adapt_every, **settings
+    )
     described = {
         "method": method, "options": settings, "batch": batch_size, "images": data, "stream": stream, "order": order,
         "limit": limit, "label shift": label_shift, "follow": follow, "corruption": corruption,
@@ -119,6 +122,7 @@ def run(
         **({} if used == reduce else {"reduce asked": reduce}),
         **({} if precision == "float32" else {"precision": precision}),
         **({"tf32": True} if tf32 else {}),
+        **({} if adapt_every == 1 else {"adapt every": adapt_every}),
         **fingerprint_of(vit, statistics, None if loader is None else loader.stream),
     }  # fmt: skip
     if rank and loader is not None:  # the first process writes, the others compute their share
@@ -146,7 +150,10 @@ def run(
     if save:
         write(save, adapter.save)
     by_domain = {name or "all": score for name, score in scores.items()}
-    observed = {"effective_classes": effective_classes, "guard_verdicts": len(state.guard), **state.observed.as_dict()}
+    observed = {
+        "effective_classes": effective_classes, "guard_verdicts": len(state.guard),
+        "update_share": state.updates / max(1, state.batches), **state.observed.as_dict(),
+    }  # fmt: skip
     print_result(
         as_json, {"out": str(out), "scores": by_domain, **vars(state), "observed": observed},
         f"{vit.name}: {vit.preprocessing.describe()}", _table(scores, state.observed),
@@ -236,6 +243,7 @@ def _summary(
             f"against the source model, on {count:,} of {images:,} images: {100 * changed:.1f} % of the predictions"
             f" changed; effective classes {own:.1f}, source model {of_source:.1f}"
         )
+    yield f"adapted to {state.updates:,} of {state.batches:,} batches"
     verdicts = len(state.guard)
     yield f"guard: {verdicts or 'no'} verdict{'' if verdicts == 1 else 's'}"
     yield f"{1000 * state.seconds / max(1, images):.1f} ms per image for prediction and update -> {out}"

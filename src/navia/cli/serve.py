@@ -34,6 +34,7 @@ def serve(
     method: options.Method = "navia",
     reduce: options.Reduce = "none",
     opt: options.Opt = None,
+    adapt_every: options.AdaptEvery = "1",
     seed: options.Seed = 2020,
     host: Annotated[str, _network("Address to listen on; one beyond this machine needs a key.")] = "127.0.0.1",
     port: Annotated[int, _network("Port; 0: any free one.", min=0, max=65535)] = 8000,
@@ -106,7 +107,10 @@ def serve(
         model, checkpoint, crop_only, device, precision=precision, num_classes=num_classes, labels=labels
     )
     statistics = None if source is None else open_source_statistics(vit, source, reduce, method=method)
-    service = Service(vit, method, reduce, statistics, settings=settings, state=state, seed=seed, **method_settings)
+    service = Service(
+        vit, method, reduce, statistics, settings=settings, state=state, seed=seed, adapt_every=adapt_every,
+        **method_settings,
+    )  # fmt: skip
     _run(service, make_app(service, is_loopback(host)), host, port)
 
 

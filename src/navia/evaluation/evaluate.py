@@ -52,6 +52,7 @@ class EvaluationResult:
         ece: Expected calibration error; None if a logit was not finite.
         cost: `navia.cost` of the adapter: `cost.gmacs` counts the forward passes of a step, per image.
         domains: The same for each domain, with the mean entropy and the number of updates.
+        update_share: Share of the batches that led to an update.
 
     Example:
         >>> adapter = navia.adapt("embedded", method="none")
@@ -66,6 +67,7 @@ class EvaluationResult:
     ece: float | None
     cost: Cost
     domains: tuple[DomainResult, ...]
+    update_share: float = 1.0
 
     @property
     def gmacs_forward(self) -> float:
@@ -86,7 +88,7 @@ class EvaluationResult:
             ece, (low, high) = "    -" if row.ece is None else f"{row.ece:.3f}", row.interval
             lines += [f"{name:<{width}}  {row.images:6}  {row.top1:6.1%}  {low:6.1%} - {high:6.1%}  {ece}"]
         passes = f"{self.gmacs_forward:.2f} per forward, {self.cost.gmacs:.2f} per step (without backward passes)"
-        return "\n".join([*lines, f"GMACs per image: {passes}"])
+        return "\n".join([*lines, f"GMACs per image: {passes}", f"batches adapted to: {self.update_share:.0%}"])
 
 
 def evaluate(
@@ -149,14 +151,15 @@ def evaluate(
             scored.append(confidence_and_correctness(logits, truth))
             seen += len(truth)
             entropy += adapter.last.entropy * len(truth)
-            updates += adapter.last.kept > 0
+            updates += adapter.last.updated
             if progress is not None:
                 progress(seen, total)
         if seen == before:
             raise InputError(f"no images in {part.name!r}")
         rows.append(DomainResult(part.name, *_scores(scored[batches:]), entropy / (seen - before), updates))
     counted = cost(vit, adapter.reduce, method=adapter.method_name, options=vars(adapter.options))
-    return EvaluationResult(*_scores(scored), counted, tuple(rows))
+    share = sum(row.updates for row in rows) / len(scored)
+    return EvaluationResult(*_scores(scored), counted, tuple(rows), share)
 
 
 def _scores(scored: Sequence[tuple[Tensor, Tensor]]) -> tuple[int, float, tuple[float, float], float | None]:

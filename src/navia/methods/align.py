@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
 from navia.methods.features import FeatureBuffer, batch_moments, check_buffer, discrepancy, entropy
 from navia.methods.options import SGDOptions
 
+_TOO_FEW = "too few images for statistics yet"
 BUFFER_NAMES = {"weight": "discrepancy_weight", "enough": "min_batch", "recent": "buffer_size"}
 
 
@@ -50,6 +52,7 @@ class Align(Method):
     Options = AlignOptions
     needs_source = True
     supports_distributed = True
+    uses_features = True
     output_options: ClassVar[tuple[str, ...]] = ("shift",)
 
     def forward_step(self, images: Tensor) -> Prediction:
@@ -58,6 +61,23 @@ class Align(Method):
         return prediction
 
     def update(self, prediction: Prediction) -> UpdateResult:
+        count, distance = self._distance(prediction)
+        if distance is None:
+            return UpdateResult(kept=0, note=_TOO_FEW)
+        mean_entropy = entropy(prediction.output.logits).sum() / count
+        weight = self.options.discrepancy_weight
+        self.optimize(mean_entropy + weight * distance / self.distributed.size)
+        loss = self.distributed.sum_(mean_entropy.detach()) + weight * distance.detach()
+        return UpdateResult(len(prediction.images), loss, distance)
+
+    @torch.no_grad()
+    def skip_update(self, prediction: Prediction) -> UpdateResult:
+        distance = self._distance(prediction)[1]
+        return UpdateResult(kept=0, note=_TOO_FEW) if distance is None else UpdateResult(0, discrepancy=distance)
+
+    def _distance(self, prediction: Prediction) -> tuple[int, Tensor | None]:
+        """Number of images of the batch, and the discrepancy to the source; None: too few images for statistics. The running
+        mean of the activation shift and the buffer of small batches take in the batch."""
         assert prediction.output.features is not None
         assert self.source is not None
         features = prediction.output.features
@@ -69,14 +89,9 @@ class Align(Method):
         buffer.add(features, count)
         total = count if buffered is None else self.distributed.count(len(features) + len(buffered))
         if not buffer.is_enough(total):
-            return UpdateResult(kept=0, note="too few images for statistics yet")
+            return count, None
         mean, std = batch_moments(features, self.distributed, buffered)
-        distance = discrepancy(mean, std, self.source.mean, self.source.std)
-        mean_entropy = entropy(prediction.output.logits).sum() / count
-        weight = self.options.discrepancy_weight
-        self.optimize(mean_entropy + weight * distance / self.distributed.size)
-        loss = self.distributed.sum_(mean_entropy.detach()) + weight * distance.detach()
-        return UpdateResult(len(features), loss, distance)
+        return count, discrepancy(mean, std, self.source.mean, self.source.std)
 
     def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
         return {"recent": (None, self.vit.depth, self.vit.embed_dim), "running_feature": (self.vit.embed_dim,)}

@@ -37,6 +37,7 @@ class Prediction:
         images: The batch [B, C, H, W].
         output: Result of the forward, with its graph where `update` needs gradients.
         update_result: Set by methods that must adapt before they can predict.
+        due: Whether the batch is adapted to; False: `predict_step` made it, without a graph. Set by the adapter.
         seconds: Time of the prediction.
         state_id: Identifies the adapter's state that predicted, see `Adapter.update`.
 
@@ -52,6 +53,7 @@ class Prediction:
     images: Tensor
     output: ForwardOutput
     update_result: "UpdateResult | None" = None
+    due: bool = True
     seconds: float = 0.0
     state_id: object = None
 
@@ -83,7 +85,8 @@ class UpdateResult:
 class Method(ABC):
     """Base class of adaptation methods. Register a subclass with `@METHODS.register(name)`.
 
-    Override `forward_step` and `update`, and where needed `setup`, `tuned_names`, `param_groups` and `token_edits`. The
+    Override `forward_step` and `update`, and where needed `setup`, `tuned_names`, `param_groups` and `token_edits`. Batches
+    that are not adapted to (`adapt_every`) go through `predict_step` and `skip_update` instead, which suit most methods. The
     state is `parameters`, the optimizer, `memory` and a random generator, so reset, resume and the guard's rollback need no
     code per method: keep in `memory` everything else that changes from batch to batch.
 
@@ -103,6 +106,7 @@ class Method(ABC):
         needs_fisher: Whether these must contain EATA's Fisher information.
         supports_distributed: Whether one stream may run over several processes.
         per_image: Whether a prediction depends on its own image alone.
+        uses_features: Whether `skip_update` reads the CLS features of all layers.
         relative_cost: Rough time of a step in dense forwards, to estimate the time left of a benchmark.
         output_options: Options that change predictions beside the tensors; a saved delta is checked for them.
 
@@ -128,6 +132,7 @@ class Method(ABC):
     needs_fisher: ClassVar[bool] = False
     supports_distributed: ClassVar[bool] = False
     per_image: ClassVar[bool] = True
+    uses_features: ClassVar[bool] = False
     relative_cost: ClassVar[float] = 2
     output_options: ClassVar[tuple[str, ...]] = ()
 
@@ -152,6 +157,7 @@ class Method(ABC):
         self.generator = torch.Generator().manual_seed(seed)
         self.seed = seed
         self.on_block: Callable[[], None] | None = None  # see `navia.models.forward.forward`
+        self.patch_variance = False  # likewise: set by a schedule that watches for changes of the stream
         self.memory: dict[str, Any] = {}
         self.parameters: dict[str, nn.Parameter] = {
             name: p for name, p in self.vit.model.named_parameters() if p.requires_grad
@@ -237,9 +243,37 @@ class Method(ABC):
         return None
 
     @torch.no_grad()
+    def predict_step(self, images: Tensor) -> Prediction:
+        """Predict a batch that is not adapted to: one forward without a graph, with the logits of `predict`.
+
+        Override it if `predict` is more than this forward.
+
+        Args:
+            images: Checked, normalised images [B, C, H, W].
+        """
+        edits = self.prediction_edits()
+        output = self.forward(images, self.uses_features, self.prediction_vit, edits)
+        return Prediction(output.logits, images, output)
+
+    @torch.no_grad()
+    def skip_update(self, prediction: Prediction) -> UpdateResult:
+        """Called instead of `update` for a batch that is not adapted to. Parameters stay as they are; a method that follows
+        statistics of the stream follows them here too.
+
+        Args:
+            prediction: What `predict_step` returned for the batch.
+        """
+        return UpdateResult(kept=0)
+
+    @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Logits in the current state [B, C]; changes nothing."""
         return self.forward(images, vit=self.prediction_vit, edits=self.prediction_edits()).logits
+
+    @property
+    def is_static(self) -> bool:
+        """Whether nothing ever changes from batch to batch."""
+        return False
 
     @property
     def prediction_vit(self) -> ViT:
@@ -276,8 +310,9 @@ class Method(ABC):
         function = forward if vit.compile_backend is None else compiled_forward(vit.compile_backend)
         edits = self.token_edits() if edits is None else edits
         return function(
-            vit, images, self.reduce, edits=edits, classes=self.classes, features=features, on_block=self.on_block
-        )
+            vit, images, self.reduce, edits=edits, classes=self.classes, features=features,
+            patch_variance=self.patch_variance, on_block=self.on_block,
+        )  # fmt: skip
 
     def forward_with_grad(self, images: Tensor, features: bool = False) -> Prediction:
         """A prediction whose output keeps its graph for `update`."""

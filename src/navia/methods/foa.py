@@ -62,6 +62,7 @@ class Foa(Method):
     Options = FoaOptions
     relative_cost = 27
     needs_source = True
+    uses_features = True
     output_options = ("shift",)
 
     @classmethod
@@ -130,6 +131,12 @@ class Foa(Method):
         assert prediction.output.features is not None
         self._buffer.add(prediction.output.features, len(prediction.images))
         return prediction.update_result
+
+    def skip_update(self, prediction: Prediction) -> UpdateResult:
+        assert prediction.output.features is not None
+        self._buffer.add(prediction.output.features, len(prediction.images))
+        self.activation_shift.update(to_float32(prediction.output.pooled[:, 0]).mean(dim=0))
+        return UpdateResult(kept=0)
 
     @property
     def _buffer(self) -> FeatureBuffer:

@@ -82,6 +82,10 @@ class Lame(Method):
     def tuned_names(cls, vit: ViT, options: Any) -> list[str]:
         return []
 
+    @property
+    def is_static(self) -> bool:
+        return True
+
     @torch.no_grad()
     def forward_step(self, images: Tensor) -> Prediction:
         output = self.forward(images)
@@ -90,6 +94,9 @@ class Lame(Method):
         w = affinity(features, o.affinity, o.neighbours, o.symmetric)
         y = laplacian_optimisation(output.logits.float().softmax(dim=1), w, reading_waits=self.vit.reading_waits)
         return Prediction(y.clamp(min=1e-30).log(), images, output)
+
+    def predict_step(self, images: Tensor) -> Prediction:
+        return self.forward_step(images)
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ class ForwardOutput:
             after the last [B, L, D].
         keys: Keys of each block averaged over the heads, a list of [B, N_l, d].
         attention: CLS attention of each block averaged over the heads, a list of [B, N_l].
+        patch_variance: Variance of each image's embedded patches over the patches, before the first block [B, D].
 
     Example:
         >>> from navia.models.forward import forward
@@ -76,6 +77,7 @@ class ForwardOutput:
     features: Tensor | None = None
     keys: list[Tensor] | None = None
     attention: list[Tensor] | None = None
+    patch_variance: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def forward(
     features: bool = False,
     keys: bool = False,
     attention: bool = False,
+    patch_variance: bool = False,
     trace: bool = False,
     on_block: Callable[[], None] | None = None,
 ) -> ForwardOutput:
@@ -128,6 +131,7 @@ def forward(
         features: Return the CLS features of all layers.
         keys: Return the keys of all blocks.
         attention: Return the CLS attention of all blocks.
+        patch_variance: Return the variance of each image's embedded patches.
         trace: Follow which token every patch is merged into (`output.tokens.sources`).
         on_block: Called twice in every block, and again when the gradient passes it: long work can pause there.
 
@@ -147,7 +151,9 @@ def forward(
     if vit.frozen is None and vit.precision != "float32" and (vit.precision == "int8" or not torch.is_grad_enabled()):
         vit = inference_copy(vit)
     with _autocast(vit):
-        tokens = _embed(vit, images, edits)
+        embedded = _embed(vit, images)
+        variance = _patch_variance(vit, embedded) if patch_variance else None
+        tokens = _edit(vit, embedded, edits)
         if trace:
             tokens = tokens.with_sources()
         hooked = _has_hooks(vit)
@@ -179,6 +185,7 @@ def forward(
         features=stacked if stacked is None or vit.precision == "float32" else stacked.float(),
         keys=[info.keys for info in infos] if keys else None,
         attention=[info.cls_attention for info in infos] if attention else None,
+        patch_variance=variance,
     )
 
 
@@ -198,8 +205,24 @@ def head(vit: ViT, pooled: Tensor, shift: Tensor | None = None, classes: Tensor 
     return logits if classes is None else logits[:, classes]
 
 
-def _embed(vit: ViT, images: Tensor, edits: TokenEdits) -> Tokens:
-    values = vit.embed(images.to(vit.patch_projection.weight.dtype))
+@torch.no_grad()
+def patch_variance(vit: ViT, images: Tensor) -> Tensor:
+    """`ForwardOutput.patch_variance` [B, D] of checked images alone, without the blocks."""
+    with _autocast(vit):
+        return _patch_variance(vit, _embed(vit, images))
+
+
+def _patch_variance(vit: ViT, embedded: Tensor) -> Tensor:
+    """Variance over the patches of each image [B, N, D] -> [B, D], in float32 and without gradient."""
+    return embedded.detach()[:, vit.num_prefix_tokens :].float().var(dim=1, unbiased=False)
+
+
+def _embed(vit: ViT, images: Tensor) -> Tensor:
+    return vit.embed(images.to(vit.patch_projection.weight.dtype))
+
+
+def _edit(vit: ViT, values: Tensor, edits: TokenEdits) -> Tokens:
+    """The embedded tokens [B, N, D] with the method's shift and prompts."""
     count = vit.num_prefix_tokens
     if edits.cls_shift is not None:
         values = add_to_cls(values, edits.cls_shift)

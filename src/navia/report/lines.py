@@ -76,12 +76,13 @@ class Setting:
     adapt_for: int | None
     label: str | None = field(default=None, compare=False)
     guarded: bool = True
+    adapt_every: int | str = 1
 
     @classmethod
     def from_row(cls, row: Row) -> "Setting":
         """Of a row, or of a cell of a kept spec."""
-        options, guarded = json.dumps(row["options"], sort_keys=True), row.get("guarded", True)
-        return cls(row["method"], row["reduce"], options, bool(row["realtime"]), row["adapt_for"], row["label"], guarded)
+        options, later = json.dumps(row["options"], sort_keys=True), (row.get("guarded", True), row.get("adapt_every", 1))
+        return cls(row["method"], row["reduce"], options, bool(row["realtime"]), row["adapt_for"], row["label"], *later)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -95,7 +96,8 @@ class Setting:
     def text(self) -> str:
         """Method, reducer and options."""
         method = "no adaptation" if self.method == "none" else self.method
-        options = ", ".join([*_option_texts(self.given), *([] if self.guarded else ["without guard"])])
+        sparse = {} if self.adapt_every == 1 else {"adapt_every": self.adapt_every}
+        options = ", ".join([*_option_texts(self.given | sparse), *([] if self.guarded else ["without guard"])])
         return f"{method}{'' if self.reduce == 'none' else f' + {self.reduce}'}{f' ({options})' if options else ''}"
 
     @property

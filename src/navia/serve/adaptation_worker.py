@@ -112,7 +112,7 @@ class AdaptationWorker(threading.Thread):
         super().__init__(name="adaptation", daemon=True)
         self.adapter, self.predictor, self.stats, self.checkpoints = adapter, predictor, stats, checkpoints
         self.settings, self.batching, self.clock = settings, settings.batching, time.monotonic
-        self.off = adapter.method_name in ("none", "lame")  # these never update
+        self.off = adapter.method.is_static
         self.paused = False
         self.last: Step | None = None
         self.drift = 0.0
@@ -259,8 +259,12 @@ class AdaptationWorker(threading.Thread):
 
     def _adapt(self, images: Tensor) -> None:
         self._worked, self._waited, self._since = 0.0, 0.0, self.clock()
+        images = move_images(images, self.adapter.device)
         try:
-            self.adapter(move_images(images, self.adapter.device))
+            if not self.adapter.schedule.due and not self.adapter.skip(images):  # they are predicted already
+                self.stats.images_skipped.inc(len(images))
+                return
+            self.adapter(images)
             assert self.adapter.last is not None
             self.last, self._failures = self.adapter.last, 0
         except _AbortedError:

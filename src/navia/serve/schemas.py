@@ -85,6 +85,8 @@ class AdaptationStatus(_Schema):
     policy: Annotated[str, Field(description="Description of when the service adapts and when it does not.")]
     step: Annotated[int, Field(description="Step of the state that predicts now.")]
     images_adapted: int
+    images_skipped: Annotated[int, Field(description="Predicted, but not due for the adaptation (--adapt-every).")]
+    update_share: Annotated[float, Field(description="Share of the collected batches that led to an update.")]
     images_shed: Annotated[int, Field(description="Predicted, but left out of the adaptation under load.")]
     images_waiting: Annotated[int, Field(description="Predicted, and waiting for the next step.")]
     guard_events: int

@@ -54,7 +54,7 @@ class Service:
         self.checkpoints = None if state is None else Checkpoints(state)
         self.ready = False
         adapter = adapt(vit, method, reduce, source, **options)
-        predicting = adapt(vit, method, reduce, source, guard=False, **options).method
+        predicting = adapt(vit, method, reduce, source, guard=False, **(options | {"adapt_every": 1})).method
         self.stats = Stats(self.names, self.settings.keep_images)
         self.predictor = Predictor(
             predicting, self.settings.batching, self.settings.limits.queue_size, self._predicted, self._broken_state
@@ -183,6 +183,7 @@ class Service:
                 entropy=last.entropy if last else None,
                 discrepancy=last.discrepancy if last else None,
                 loss=last.loss if last else None,
+                update_share=worker.adapter.update_share,
                 drift=worker.drift if math.isfinite(worker.drift) else 0.0,
                 step_seconds=last.seconds_predict + last.seconds_update if last else None,
                 **stats.saved_counters(),
@@ -206,6 +207,7 @@ class Service:
         gauges = {
             ("navia_queue_images", "Images that wait for their prediction."): self.predictor.waiting,
             ("navia_adaptation_step", "Step of the state that predicts."): self.predictor.step,
+            ("navia_update_share", "Share of the collected batches that led to an update."): worker.adapter.update_share,
             ("navia_parameter_drift", "Relative change of the tuned parameters."): worker.drift,
             ("navia_checkpoint_age_seconds", "Age of the newest checkpoint."): self.checkpoint_age,
             ("navia_batch_entropy", "Mean entropy of the last step's batch."): last.entropy if last else None,
@@ -223,12 +225,16 @@ class Service:
         batching = self.settings.batching
         if self.worker.off:
             return f"{self.method} does not adapt."
+        every = self.worker.adapter.adapt_every
+        sparse = {
+            1: "", "auto": " Once it has converged, few batches are adapted to until the stream changes."
+        }.get(every, f" One batch in {every} is adapted to.")  # fmt: skip
         return (
             f"One step for every {batching.adapt_batch} predicted images, or for at least "
             f"{min(batching.min_adapt_batch, batching.adapt_batch)} after {batching.adapt_wait:g} s. A step waits while a "
             f"prediction is running, and none starts while {batching.batch_size} or more images wait for prediction, but "
             f"adaptation gets at least {batching.adapt_share:.0%} of the time. The last {2 * batching.adapt_batch} images "
-            f"predicted meanwhile are kept for it, older ones are shed."
+            f"predicted meanwhile are kept for it, older ones are shed.{sparse}"
         )
 
     # ---- callbacks of the threads

@@ -19,6 +19,7 @@ from navia.serve.schemas import ClassCount, Event, RecentImage, RequestStats, Ti
 log = logging.getLogger("navia.serve")
 
 WINDOW = 300  # seconds that rates, percentiles, classes and series cover
+_SAVED = ("images_adapted", "images_skipped", "images_shed", "guard_events")  # counters that continue after a restart
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds of a reply
 
 
@@ -61,6 +62,7 @@ class Stats:
         self.images = counter("navia_images", "Images predicted.")
         self.refused = counter("navia_requests_refused", "Requests that failed or were refused.", "reason")
         self.images_adapted = counter("navia_images_adapted", "Images adapted to.")
+        self.images_skipped = counter("navia_images_skipped", "Images that --adapt-every leaves out of the adaptation.")
         self.images_shed = counter("navia_images_shed", "Images left out of the adaptation.")
         self.guard_events = counter("navia_guard_events", "Events of the guard.")
         self.checkpoint_failures = counter("navia_checkpoint_failures", "Checkpoints that could not be written.")
@@ -122,7 +124,7 @@ class Stats:
 
     def saved_counters(self) -> dict[str, int]:
         """The counters that continue after a restart."""
-        return {name: count(getattr(self, name)) for name in ("images_adapted", "images_shed", "guard_events")}
+        return {name: count(getattr(self, name)) for name in _SAVED}
 
     def restore_counters(self, saved: Mapping[str, int]) -> None:
         for name in self.saved_counters().keys() & saved.keys():
