@@ -111,6 +111,8 @@ class Adapter:
         self.last: Step | None = None
         self._source_state = guard.source if guard else method.state()
         self._state_id = object()  # replaced whenever the state changes, to detect predictions of older states
+        variance = 0.0 if method.source is None else float(method.source.std.square().mean())
+        self._source_variance = variance  # of the features: the unit of `noise_floor`
         self.callbacks.start(self)
 
     def __repr__(self) -> str:
@@ -473,11 +475,6 @@ class Adapter:
         images, entropies, *sums = summary
         total, squares = torch.from_numpy(np.array(sums)).chunk(2)
         return self.schedule.detector.add(images, total, squares), (images, entropies)
-
-    @functools.cached_property
-    def _source_variance(self) -> float:
-        """Mean variance of the source's features, the unit of `noise_floor`."""
-        return 0.0 if self.method.source is None else float(self.method.source.std.square().mean())
 
 
 def adapt(

@@ -216,7 +216,7 @@ class ChangeDetector:
         assert self.variance is not None
         recent = min(self.weight**2 / self.squared_weight, self.MAX_RECENT)  # effective number of images
         distance = (self.recent / self.weight - self.mean).square() / self.variance.clamp(min=1e-6)
-        return float(distance.mean()) / (1 / recent + 1 / self.count)
+        return float(distance.numpy().mean()) / (1 / recent + 1 / self.count)
 
 
 def summarise(patch_variance: Tensor, logits: Tensor | None = None) -> Tensor:
