@@ -1,9 +1,13 @@
 """One cell: its name, and what its row says of its method's cost."""
 
+import pytest
+
 from navia.bench.cell import Cell, run_cell
 from navia.bench.grid import cells
 from navia.bench.spec import parse_spec
+from navia.errors import SpecError
 from navia.models.load import load
+from navia.report.lines import Setting
 
 SPEC = """
 models: {name: embedded}
@@ -32,6 +36,19 @@ def test_a_row_says_how_often_it_adapted_and_older_keys_stay() -> None:
     assert usual.key == Cell(**{name: value for name, value in usual.model_dump().items() if name != "adapt_every"}).key
     assert usual.key != sparse.key
     assert [run_cell(cell)[0].update_share for cell in (usual, sparse)] == [1.0, 0.5]
+
+
+def test_a_cell_computes_in_its_precision() -> None:
+    text = SPEC.replace("options: {budget: 2, token: new}", "precision: int8")
+    exact, low = cells(parse_spec(text, "a"))
+    assert low.setting == "contrast navia+tome:8 (int8) seed 0"
+    assert exact.key != low.key
+    rows = [run_cell(cell)[0] for cell in (exact, low)]
+    assert rows[0].nll != rows[1].nll
+    assert rows[0].fingerprint.weights == rows[1].fingerprint.weights
+    assert Setting.from_row(rows[1].model_dump()).text == "navia + tome:8 (int8)"
+    with pytest.raises(SpecError, match="precision"):
+        parse_spec(text.replace("int8", "int4"), "a")
 
 
 def test_the_names_of_cells_tell_them_apart() -> None:

@@ -82,6 +82,7 @@ class Cell(Settings):
         """What tells the cells of one model apart: 'contrast navia+tome:8 (budget=4) seed 1'."""
         more = [f"{name}={value}" for name, value in self.options.items()]
         more += [f"adapt_every={self.adapt_every}"] * (self.adapt_every != 1)
+        more += [self.precision] * (self.precision != "float32")
         more += ["in real time"] * self.realtime + ["without guard"] * (not self.guarded)
         more += [f"{self.adapt_for} batches"] * (self.adapt_for is not None)
         extra = f" ({', '.join(more)})" if more else ""
@@ -96,6 +97,8 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
     """Run one cell from scratch. workers: processes that decode images. vit: the cell's model, if it is loaded already."""
     if vit is None:
         vit = _load_model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
+    if cell.precision != vit.precision:
+        vit = load(vit, precision=cell.precision)
     opened, clean = _open_data(cell, vit)
     shift = cell.label_shift
     stream = make_stream(opened.domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)

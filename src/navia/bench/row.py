@@ -44,6 +44,7 @@ class Settings(BaseModel):
     adapt_every: int | Literal["auto"] = Field(
         default=1, description="which batches are adapted to: all, every N-th, or auto"
     )
+    precision: str = Field(default="float32", description="what the blocks compute in: float32, bfloat16, float16 or int8")
     model_digest: str | None = Field(default=None, description="of the local folder that `model` names")
     checkpoint_digest: str | None = Field(default=None, description="of the content of `checkpoint`")
     data_digest: str | None = Field(default=None, description="of the names and sizes of the images")

@@ -29,6 +29,7 @@ from navia.evaluation.latency import time_in_turn
 from navia.methods.features import entropy
 from navia.models.base import ViT
 from navia.models.labels import class_names
+from navia.models.load import load
 
 FREQUENT = 8  # classes, if the spec names none
 MAX_IMAGES = 1000  # more cannot be distinguished in a panel and do not fit into a page
@@ -102,12 +103,13 @@ def held_out_from(batches: int) -> int:
 
 
 def step_ratios(vit: ViT, adapter: Adapter, images: Tensor, rounds: int = 5) -> tuple[float, float]:
-    """Time of the adapter's step with an update, and of one without it (`adapt_every`), over that of the dense forward
-    without adaptation: interleaved, medians, at least 1. Copies of the adapter are timed; the adapter does not change."""
+    """Time of the adapter's step with an update, and of one without it (`adapt_every`), over that of the dense float32
+    forward without adaptation: interleaved, medians, at least 1. Copies of the adapter are timed; it does not
+    change itself."""
     images = move_images(images, vit.device)
     updating, skipping = copy.deepcopy(adapter), copy.deepcopy(adapter)
     updating.schedule, skipping.schedule.wait = Schedule(1), sys.maxsize
-    calls = [partial(runner, images) for runner in (adapt(vit, "none"), updating, skipping)]
+    calls = [partial(runner, images) for runner in (adapt(load(vit, precision="float32"), "none"), updating, skipping)]
     dense, *steps = map(statistics.median, time_in_turn(calls, rounds, vit.device))
     update, skip = (max(1.0, round(step / dense, 2)) for step in steps)
     return update, skip

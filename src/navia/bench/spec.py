@@ -100,7 +100,7 @@ class RunSpec(_Strict):
     adapt_for: adapt to so many batches, then score the last third of the stream without adapting (the paper's convergence
     figure). shorten: if the stream is too short for the largest of these numbers, reduce all in proportion; otherwise that
     is an error. tsne: also show the CLS features of that last third. guard: false lets collapses happen, as in published
-    figures. adapt_every: 1, N or auto, as for `navia.adapt`."""
+    figures. adapt_every: 1, N or auto, as for `navia.adapt`. precision: as for `navia.load`."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(min_length=1)
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=("none",), min_length=1)
@@ -112,6 +112,7 @@ class RunSpec(_Strict):
     tsne: TsneSpec | None = None
     guard: bool = True
     adapt_every: PositiveInt | Literal["auto"] = 1
+    precision: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
 
     @pydantic.model_validator(mode="after")
     def _held_out(self) -> "RunSpec":

@@ -77,11 +77,13 @@ class Setting:
     label: str | None = field(default=None, compare=False)
     guarded: bool = True
     adapt_every: int | str = 1
+    precision: str = "float32"
 
     @classmethod
     def from_row(cls, row: Row) -> "Setting":
         """Of a row, or of a cell of a kept spec."""
-        options, later = json.dumps(row["options"], sort_keys=True), (row.get("guarded", True), row.get("adapt_every", 1))
+        options = json.dumps(row["options"], sort_keys=True)
+        later = (row.get("guarded", True), row.get("adapt_every", 1), row.get("precision", "float32"))  # absent in old rows
         return cls(row["method"], row["reduce"], options, bool(row["realtime"]), row["adapt_for"], row["label"], *later)
 
     @property
@@ -97,7 +99,8 @@ class Setting:
         """Method, reducer and options."""
         method = "no adaptation" if self.method == "none" else self.method
         sparse = {} if self.adapt_every == 1 else {"adapt_every": self.adapt_every}
-        options = ", ".join([*_option_texts(self.given | sparse), *([] if self.guarded else ["without guard"])])
+        more = [self.precision] * (self.precision != "float32") + ["without guard"] * (not self.guarded)
+        options = ", ".join([*_option_texts(self.given | sparse), *more])
         return f"{method}{'' if self.reduce == 'none' else f' + {self.reduce}'}{f' ({options})' if options else ''}"
 
     @property
