@@ -1,6 +1,7 @@
 """The other scripts of benchmarks/: what they print, and what they refuse."""
 
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def refusal(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["speed", "step", "memory", "foa", "export_parity", "gpu_check"])
+@pytest.mark.parametrize("name", ["speed", "step", "stream", "memory", "foa", "export_parity", "gpu_check"])
 def test_every_script_has_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(name, monkeypatch, "--help")
@@ -184,3 +185,28 @@ def test_expected_speed_of_a_cluster_is_that_of_the_docs() -> None:
     for workers in ("8", "64", "1,000"):
         one, (three, plain) = times["1", workers][0], times["3", workers]
         assert f"| {workers} | {one} | {three} | {plain} |" in page
+
+
+# ---- stream.py
+
+
+def test_a_stream_in_several_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """All see the same batches; finished streams are not run again."""
+    small = ("--batch", "8", "--batches", "6", "--threads", "1", "--severity", "3", "--json", str(tmp_path / "lines.jsonl"))
+    settings = ("--setting", "float32", "--setting", "int8,3", "--setting", 'float32,method="none",center=true')
+    run("stream", monkeypatch, *small, *settings, "--corruption", "fog", "--then", "contrast")
+    (line,) = (tmp_path / "lines.jsonl").read_text().splitlines()
+    always, sparse, forward_only = json.loads(line)["results"]
+    assert (always["share"], always["noticed"], forward_only["share"], forward_only["noticed"]) == (1.0, 0, 0.0, None)
+    assert (sparse["updated"], sparse["noticed"]) == ([0, 3], 0)
+    for found in (always, sparse, forward_only):
+        assert found["top1"] == pytest.approx(100 * sum(found["right"]) / 48)
+        assert found["ratio"] > 0
+    printed = capsys.readouterr().out
+    assert "fog then contrast, seed 0:" in printed
+    assert "all 1 streams:" in printed
+    run("stream", monkeypatch, *small, *settings, "--corruption", "fog", "--then", "contrast")
+    assert capsys.readouterr().out == printed
+    assert len((tmp_path / "lines.jsonl").read_text().splitlines()) == 1

@@ -463,7 +463,7 @@ class Adapter:
             if numbers.discrepancy is not None and self.method.source is not None:
                 signal, source = numbers.discrepancy, self.method.source
                 floor = noise_floor(source.provenance.count, int(images)) * self._source_variance
-        self.schedule.record(numbers.kept > 0, signal, floor, changed)
+        self.schedule.record(numbers.kept > 0, signal, floor, changed, numbers.loss)
         if verdict:
             self.schedule.restart()
 

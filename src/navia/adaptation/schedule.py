@@ -16,8 +16,12 @@ from navia.methods.features import entropy
 
 AdaptEvery = int | Literal["auto"]
 
-MIN_UPDATES, MAX_UPDATES = 8, 20  # in a row, after a start or a change
-WINDOW, NEAR_FLOOR = 4, 1.25  # converged: the mean of so many signals is below this multiple of the noise floor
+WINDOW, LEAST_FALL, MAX_UPDATES = (
+    8,
+    0.08,
+    40,
+)  # converged: the mean loss of so many updates is hardly below that of those before
+MIN_UPDATES, NEAR_FLOOR = 8, 1.25  # or at once after so many updates, if the discrepancy is near its noise floor
 MAX_INTERVAL = 16  # batches from one update to the next, once converged
 RISE, DEVIATIONS = 1.25, 4.0  # a change: twice above this multiple of the signal's mean, and so many mean deviations above
 DECAY, LEAST_COUNT = 0.9, 8  # of that running mean, and values before the first comparison
@@ -32,11 +36,11 @@ class Schedule:
     """Decides before each batch whether it is adapted to (`due`).
 
     With a number N the first batch after a start or reset is due, and then every N-th. With "auto" every batch is due after
-    a start or a change of the stream until the adaptation has converged: after 20 updates, or after 8 if the discrepancy to
-    the source is at its noise floor. (That it no longer falls is no criterion: batches of 16 images differ by 10 %, which is
-    more than it falls in as many updates.) Then the interval between updates doubles from 2 to 16 batches: early updates
-    serve more predictions than late ones. It stays there until the stream changes. A change shows in the images (see
-    `ChangeDetector`), or in two signals in a row far above the ones before: of the discrepancy, or of the
+    a start or a change of the stream until the adaptation has converged: when the mean loss of 8 updates is less than 8 %
+    below that of the 8 before, after 40 updates, or after 8 if the discrepancy to the source is at its noise floor. (Fewer
+    losses do not tell: those of batches of 16 images differ by 10 %.) Then the interval between updates doubles from 2 to 16
+    batches: early updates serve more predictions than late ones. It stays there until the stream changes. A change shows in
+    the images (see `ChangeDetector`), or in two signals in a row far above the ones before: of the discrepancy, or of the
     mean entropy for methods without one.
 
     Args:
@@ -72,7 +76,8 @@ class Schedule:
         """Adapt to the next batches as after a start: the stream has changed, or the guard has restored an earlier state."""
         self.wait = 0  # batches until the next one that is due
         self.interval = 1
-        self.signals: list[float] = []  # of the batches since the restart, until it has converged
+        self.losses: list[float] = []  # of the updates since the restart, until it has converged
+        self.signals: list[float] = []  # likewise
         self.level = self.deviation = 0.0  # afterwards: running mean of the signal and of its distance to that mean
         self.count = 0  # values in these
         self.above = 0  # last signals, in a row, that were far above the mean
@@ -87,7 +92,14 @@ class Schedule:
         """Whether it needs `summarise` of every batch."""
         return self.every == "auto"
 
-    def record(self, updated: bool, signal: float | None = None, floor: float = 0.0, changed: bool = False) -> None:
+    def record(
+        self,
+        updated: bool,
+        signal: float | None = None,
+        floor: float = 0.0,
+        changed: bool = False,
+        loss: float | None = None,
+    ) -> None:
         """Take in a finished batch.
 
         Args:
@@ -95,6 +107,7 @@ class Schedule:
             signal: What adaptation makes smaller: the discrepancy to the source, or the mean entropy; None if unknown.
             floor: Expected value of the signal without any shift.
             changed: Whether the images of the stream have changed with this batch.
+            loss: Of the update; None: there was none, or it has no loss.
         """
         was_due = self.due
         self.batches += 1
@@ -106,15 +119,21 @@ class Schedule:
         elif self.every != "auto":
             self.wait = self.every - 1
         else:
-            self.signals += [] if self.interval > 1 else [math.nan if signal is None else signal]
+            if self.interval == 1:
+                self.signals.append(math.nan if signal is None else signal)
+                self.losses.append(math.nan if loss is None else loss)
             if self.interval > 1 or self._converged(floor):
-                self.interval, self.signals = min(2 * self.interval, MAX_INTERVAL), []
+                self.interval, self.signals, self.losses = min(2 * self.interval, MAX_INTERVAL), [], []
                 self.wait = self.interval - 1
 
     def _converged(self, floor: float) -> bool:
-        count = len(self.signals)
-        near_floor = sum(self.signals[-WINDOW:]) < WINDOW * NEAR_FLOOR * floor
-        return count >= MAX_UPDATES or (count >= MIN_UPDATES and near_floor)
+        count, losses = len(self.losses), self.losses
+        if count >= MAX_UPDATES:
+            return True
+        if count >= MIN_UPDATES and sum(self.signals[-WINDOW // 2 :]) < WINDOW // 2 * NEAR_FLOOR * floor:
+            return True
+        last, before = sum(losses[-WINDOW:]), sum(losses[-2 * WINDOW : -WINDOW])
+        return count >= 2 * WINDOW and last > (1 - LEAST_FALL) * before
 
     def _risen(self, signal: float | None) -> bool:
         """Whether the signals of the last two batches, after convergence, lie far above the ones before."""
