@@ -75,3 +75,18 @@ def test_state_is_saved_reset_and_left_alone_by_adapt_every(images: Tensor, tmp_
 def test_shift_and_center_exclude_each_other() -> None:
     with pytest.raises(SpecError, match="one of them"):
         navia.adapt(VIT, "none", source="embedded", shift=True, center=True)
+    with pytest.raises(SpecError, match="one of them"):
+        navia.adapt(VIT, "foa_bp", source="embedded", center_skipped=True)
+
+
+def test_batches_that_are_left_out_are_centred_on_request(images: Tensor) -> None:
+    """Without learning rates navia is the source model: batches with an update are its own, the others those of `center`."""
+    still = {"lr": 0.0, "eta_delta": 0.0, "eta_delta_l": 0.0}
+    adapter = navia.adapt(VIT, "navia", source="embedded", adapt_every=2, center_skipped=True, **still)
+    wanted = expected(images, (8,) * 5)
+    for number, part in enumerate(images.split(8)):
+        logits = adapter(part)
+        with torch.no_grad():
+            torch.testing.assert_close(logits, VIT(part) if number % 2 == 0 else wanted[number], atol=1e-4, rtol=1e-4)
+        assert adapter.last is not None
+        assert adapter.last.updated == (number % 2 == 0)

@@ -11,9 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from navia.errors import SpecError
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
-from navia.methods.features import FeatureBuffer, batch_moments, check_buffer, discrepancy, entropy
+from navia.methods.features import FeatureBuffer, StreamMean, batch_moments, check_buffer, discrepancy, entropy
 from navia.methods.options import SGDOptions
+from navia.models.forward import head
 
 _TOO_FEW = "too few images for statistics yet"
 BUFFER_NAMES = {"weight": "discrepancy_weight", "enough": "min_batch", "recent": "buffer_size"}
@@ -29,6 +31,8 @@ class AlignOptions(SGDOptions):
         shift: Apply FOA's activation shift to the predictions.
         min_batch: Smaller batches borrow features of recent images for their statistics; no update before so many images.
         buffer_size: Number of features kept for that.
+        center_skipped: On batches that `adapt_every` leaves out, subtract the running mean of the final CLS feature before
+            the classifier, as none does with its option center.
     """
 
     renamed: ClassVar[Mapping[str, str]] = BUFFER_NAMES
@@ -38,10 +42,13 @@ class AlignOptions(SGDOptions):
     shift: bool = False
     min_batch: int = 8
     buffer_size: int = 32
+    center_skipped: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_buffer(self.min_batch, self.buffer_size)
+        if self.shift and self.center_skipped:
+            raise SpecError("shift and center_skipped both move the final CLS feature: give one of them")
 
 
 @METHODS.register("align")
@@ -71,6 +78,16 @@ class Align(Method):
         return UpdateResult(len(prediction.images), loss, distance)
 
     @torch.no_grad()
+    def predict_step(self, images: Tensor) -> Prediction:
+        prediction = super().predict_step(images)
+        if self.options.center_skipped:
+            output = prediction.output
+            assert output.features is not None
+            shift = StreamMean(self.memory).shift(*self._mean_feature(output.features))
+            prediction.logits = head(self.vit, output.pooled, shift, self.classes)
+        return prediction
+
+    @torch.no_grad()
     def skip_update(self, prediction: Prediction) -> UpdateResult:
         distance = self._distance(prediction)[1]
         return UpdateResult(kept=0, note=_TOO_FEW) if distance is None else UpdateResult(0, discrepancy=distance)
@@ -83,7 +100,9 @@ class Align(Method):
         features = prediction.output.features
         count = self.distributed.count(len(features))
         if self.options.shift:
-            self.activation_shift.update(self.distributed.sum_(features[:, -1].detach().sum(dim=0)) / count)
+            self.activation_shift.update(self._mean_feature(features)[0])
+        if self.options.center_skipped:
+            StreamMean(self.memory).update(*self._mean_feature(features))
         buffer = FeatureBuffer(self.memory, self.options.min_batch, self.options.buffer_size)
         buffered = buffer.get(count)
         buffer.add(features, count)
@@ -93,5 +112,12 @@ class Align(Method):
         mean, std = batch_moments(features, self.distributed, buffered)
         return count, discrepancy(mean, std, self.source.mean, self.source.std)
 
+    def _mean_feature(self, features: Tensor) -> tuple[Tensor, int]:
+        """Mean of the final CLS feature over the batch of all processes [D], and its number of images."""
+        count = self.distributed.count(len(features))
+        return self.distributed.sum_(features[:, -1].detach().sum(dim=0)) / count, count
+
     def memory_shapes(self) -> dict[str, tuple[int | None, ...]]:
-        return {"recent": (None, self.vit.depth, self.vit.embed_dim), "running_feature": (self.vit.embed_dim,)}
+        dim = self.vit.embed_dim
+        buffers = {"recent": (None, self.vit.depth, dim), "running_feature": (dim,)}
+        return buffers | {"stream_mean": (dim,), "stream_count": ()}

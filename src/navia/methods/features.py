@@ -147,3 +147,35 @@ class ActivationShift:
         running = self.memory.get("running_feature")
         batch_mean = batch_mean.detach()
         self.memory["running_feature"] = batch_mean if running is None else 0.9 * running + 0.1 * batch_mean
+
+
+class StreamMean:
+    """Running mean m of the final CLS feature z over about the last 128 images, kept in `memory`, and z without it:
+
+        m <- m + B/(n+B) (mean_B z - m),    n <- min(n + B, 128),    z <- z - n/(n+1) m
+
+    over batches of B images. The weight n/(n+1) keeps a part of a first batch of one image.
+    """
+
+    HORIZON = 128  # images: fewer follow the classes of the batch, more lag behind changes
+
+    def __init__(self, memory: MutableMapping[str, Any]) -> None:
+        self.memory = memory
+
+    def shift(self, batch_mean: Tensor | None = None, size: int = 0) -> Tensor | None:
+        """-n/(n+1) m [D], with a batch of `size` images and mean feature [D] included; None: nothing seen yet."""
+        if batch_mean is None:
+            if "stream_mean" not in self.memory:
+                return None
+            mean, count = self.memory["stream_mean"], self.memory["stream_count"]
+        else:
+            mean, count = self._including(batch_mean, size)
+        return -count / (count + 1) * mean
+
+    def update(self, batch_mean: Tensor, size: int) -> None:
+        """Add a batch of `size` images and mean feature [D]."""
+        self.memory["stream_mean"], self.memory["stream_count"] = self._including(batch_mean.detach(), size)
+
+    def _including(self, batch_mean: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        before, count = self.memory.get("stream_mean", batch_mean), self.memory.get("stream_count", batch_mean.new_zeros(()))
+        return before + size / (count + size) * (batch_mean - before), (count + size).clamp(max=self.HORIZON)
