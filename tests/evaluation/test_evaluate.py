@@ -129,7 +129,7 @@ def test_collapsed_predictions_count_as_wrong(vit: navia.ViT, batch: tuple[Tenso
     found = navia.evaluate(adapter, batch, batch_size=COUNT)
     assert found.top1 == pytest.approx(whole.top1 * whole.images / COUNT)
     assert found.ece is None
-    assert str(found).splitlines()[-2].endswith(" -")
+    assert str(found).splitlines()[-3].endswith(" -")
 
 
 # ---- kinds of data
@@ -236,8 +236,9 @@ def test_result_prints_as_a_table_and_becomes_json(adapter: navia.Adapter, batch
     found = navia.evaluate(adapter, {"a long name of a domain": batch, "b": batch})
     lines = str(found).splitlines()
     assert lines[0] == "embedded, navia, reduce tome:16"
-    assert [line.split()[0] for line in lines[1:-1]] == ["domain", "a", "b", "all"]
-    assert f"{100 * found.top1:.1f}%" in lines[-2]
+    assert [line.split()[0] for line in lines[1:-2]] == ["domain", "a", "b", "all"]
+    assert f"{100 * found.top1:.1f}%" in lines[-3]
+    assert lines[-1] == "batches adapted to: 100%"
     plain = json.loads(json.dumps(found.to_dict()))
     assert plain["top1"] == found.top1
     assert [row["name"] for row in plain["domains"]] == ["a long name of a domain", "b"]

@@ -349,7 +349,7 @@ def test_adaptation_gets_its_share_while_predictions_never_end(
             worker._on_block()
         raise RuntimeError("the end of the step")
 
-    work.device, work.schedule = "cpu", worker.adapter.schedule  # type: ignore[attr-defined]
+    work.device, work.schedule = torch.device("cpu"), worker.adapter.schedule  # type: ignore[attr-defined]
     worker.clock, worker._since = lambda: now[0], 0.0
     monkeypatch.setattr(worker.predictor.idle, "wait", wait)
     monkeypatch.setattr(worker, "adapter", work)
