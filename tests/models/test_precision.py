@@ -67,7 +67,10 @@ def test_an_int8_layer_computes_its_definition(vnni: bool, monkeypatch: pytest.M
 def test_a_token_does_not_depend_on_the_others(kind: str) -> None:
     x, w, b = layer(rows=64)
     made = precision._convert(w, b, kind)
-    assert torch.equal(made(x)[:5], made(x[:5]))
+    alone = made(x[:5])
+    if kind == "int8":  # whole numbers: the order of the sums changes nothing
+        assert torch.equal(made(x)[:5], alone)
+    torch.testing.assert_close(made(x)[:5], alone, rtol=0.02, atol=0.02 * alone.abs().max().item())
 
 
 @pytest.mark.parametrize("shape", [(20, 48, 32), (7, 400, 420)])
@@ -143,7 +146,7 @@ def test_every_family_is_near_its_float32_logits(name: str, kind: str) -> None:
         exact, logits = vit(images), low(images)
     assert logits.dtype == torch.float32
     assert not torch.equal(logits, exact)
-    assert relative(logits, exact) < (0.05 if kind == "bfloat16" else 0.15)
+    assert relative(logits, exact) < (0.03 if kind == "bfloat16" else 0.08)
     assert [type(module) for module in vit.model.modules()] == modules
     assert all(torch.equal(value, before[key]) for key, value in vit.model.state_dict().items())
 

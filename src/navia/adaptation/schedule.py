@@ -36,12 +36,12 @@ class Schedule:
     """Decides before each batch whether it is adapted to (`due`).
 
     With a number N the first batch after a start or reset is due, and then every N-th. With "auto" every batch is due after
-    a start or a change of the stream until the adaptation has converged: when the mean loss of 8 updates is less than 8 %
-    below that of the 8 before, after 40 updates, or after 8 if the discrepancy to the source is at its noise floor. (Fewer
-    losses do not tell: those of batches of 16 images differ by 10 %.) Then the interval between updates doubles from 2 to 16
-    batches: early updates serve more predictions than late ones. It stays there until the stream changes. A change shows in
-    the images (see `ChangeDetector`), or in two signals in a row far above the ones before: of the discrepancy, or of the
-    mean entropy for methods without one.
+    a start or a change of the stream until the adaptation has converged: after 24 updates, when the mean loss of 8 is less
+    than 8 % below that of the 8 before, after 40 updates, or after 8 if the discrepancy to the source is at its noise floor.
+    (Fewer losses do not tell: those of batches of 16 images differ by 10 %.) Then the interval between updates doubles from
+    2 to 16 batches: early updates serve more predictions than late ones. It stays there until the stream changes. A change
+    shows in the images (see `ChangeDetector`), or in two signals in a row far above the ones before: of the discrepancy, or
+    of the mean entropy for methods without one.
 
     Args:
         every: 1, a number of batches, or "auto".
@@ -133,7 +133,7 @@ class Schedule:
         if count >= MIN_UPDATES and sum(self.signals[-WINDOW // 2 :]) < WINDOW // 2 * NEAR_FLOOR * floor:
             return True
         last, before = sum(losses[-WINDOW:]), sum(losses[-2 * WINDOW : -WINDOW])
-        return count >= 2 * WINDOW and last > (1 - LEAST_FALL) * before
+        return count >= 3 * WINDOW and last > (1 - LEAST_FALL) * before
 
     def _risen(self, signal: float | None) -> bool:
         """Whether the signals of the last two batches, after convergence, lie far above the ones before."""

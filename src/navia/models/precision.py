@@ -37,7 +37,7 @@ def check_precision(name: str) -> str:
 
 
 def compute_dtype(precision: str) -> torch.dtype | None:
-    """Type of the tokens between the layers; None: that of the weights."""
+    """Type that linear layers and attention return; None: that of the weights."""
     return {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.bfloat16}.get(precision)
 
 
