@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import navia
+from navia.methods.features import entropy
 from navia.models import precision
 from navia.models.forward import forward
 from navia.models.ops import attention
@@ -61,6 +62,32 @@ def test_an_int8_layer_computes_its_definition(vnni: bool, monkeypatch: pytest.M
     assert made.dtype == torch.bfloat16
     torch.testing.assert_close(made.double(), expected, rtol=2**-7, atol=2**-7 * expected.abs().max().item())
     assert relative(made.float(), F.linear(x, w, b)) < 0.03
+
+
+@pytest.mark.parametrize(("kind", "told"), [("int8", "no VNNI"), ("bfloat16", "no bfloat16 instructions")])
+def test_a_processor_without_the_instructions_is_told_of(
+    kind: str, told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(precision, "_has_vnni", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    precision._tell_of_missing_instructions.cache_clear()
+    low = navia.load(build("timm plain"), precision=kind)
+    for _ in range(2):
+        navia.adapt(low, "tent")
+    precision._tell_of_missing_instructions.cache_clear()
+    assert [told in message for message in caplog.messages] == [True]
+
+
+def test_small_gradients_survive_float16() -> None:
+    """Those of single tokens would be rounded to zero: the loss is scaled for the backward pass."""
+    vit, found = build("timm plain"), {}
+    for kind in ("float32", "float16"):
+        method = navia.adapt(navia.load(vit, precision=kind), "tent").method
+        prediction = method.forward_step(images_for(vit, 8))
+        method.backward(1e-5 * entropy(prediction.output.logits).mean())
+        found[kind] = torch.cat([p.grad.flatten() for p in method.parameters.values() if p.grad is not None])
+    assert torch.cosine_similarity(found["float32"], found["float16"], dim=0) > 0.99
+    assert found["float16"].norm() == pytest.approx(found["float32"].norm().item(), rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8"])

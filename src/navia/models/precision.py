@@ -8,6 +8,7 @@ int8: y = s_x (q_x Q^T) s_w + b with q_x = round(x / s_x), one scale s_x for eac
 
 import copy
 import functools
+import logging
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from navia.errors import ModelError, SpecError
 
 if TYPE_CHECKING:
     from navia.models.base import ViT
+
+log = logging.getLogger("navia.models")
 
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
@@ -183,6 +186,14 @@ def round_tokens(x: Tensor) -> tuple[Tensor, Tensor]:
     return q.view(torch.uint8), scale
 
 
+@functools.cache  # once per process
+def _tell_of_missing_instructions(precision: str, device: torch.device) -> None:
+    if device.type == "cpu" and precision == "int8" and not _has_vnni():
+        log.warning("this processor has no VNNI instructions: int8 is computed in float32, which is slow")
+    if device.type == "cpu" and precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
+        log.warning("this processor has no bfloat16 instructions: float32 is probably faster")
+
+
 @functools.cache
 def _has_vnni() -> bool:
     """Whether products of uint8 and int8 are exact: without these instructions pairs of them are summed in 16 bits."""
@@ -212,6 +223,7 @@ def freeze_linears(copied: "ViT", source: "ViT", tuned: Collection[str] = ()) ->
     reason = _why_not(copied, source, tuned)
     copied.frozen = reason is None
     if reason is None:
+        _tell_of_missing_instructions(copied.precision, source.device)
         for name, _ in list(_linears(source)):
             _replace(copied, source, name)
     elif copied.precision == "int8":
