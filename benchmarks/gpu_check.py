@@ -25,7 +25,7 @@ import navia
 from cases import fixed_options, script_parser
 from navia.data.sources import open_source
 from navia.evaluation.latency import peak_memory, random_images
-from navia.evaluation.waits import count_waits
+from navia.evaluation.synchronization import count_synchronizations
 from navia.models.forward import forward
 from navia.reduction import parse
 
@@ -140,7 +140,7 @@ def waits(device: torch.device) -> Lines:
 
 def waits_of(device: torch.device, call: Callable[[Tensor], object], images: Tensor) -> int:
     if device.type != "cuda":
-        with count_waits() as found:
+        with count_synchronizations() as found:
             call(images)
         return sum(found.values())
     torch.cuda.synchronize(device)

@@ -36,14 +36,14 @@ SETTINGS = ("float32", "float32,auto", "bfloat16", "int8", "int8,auto")
 
 
 @dataclass(frozen=True)
-class Setting:
+class AdapterSetting:
     name: str
     precision: str
     adapt_every: int | str
     options: dict[str, Any]
 
     @classmethod
-    def parse(cls, text: str) -> "Setting":
+    def parse(cls, text: str) -> "AdapterSetting":
         precision, *parts = text.split(",")
         options = {key: json.loads(value) for key, _, value in (part.partition("=") for part in parts if "=" in part)}
         every = next((part for part in parts if "=" not in part), "1")
@@ -51,7 +51,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamPlan:
     """What is run. changed: first batch after the change of the domain, if there is one."""
 
     model: str
@@ -70,7 +70,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Result:
+class StreamResult:
     """top1: accuracy in percent; right: correct predictions of each batch; ratio: time over timm's dense forward; updated:
     numbers of the batches with an update; share: of these; noticed: batches until the first update after the change."""
 
@@ -83,7 +83,9 @@ class Result:
     noticed: int | None
 
 
-def run(stream: Stream, settings: list[Setting], vit: ViT, images: ImageSource, clean: Tensor) -> list[Result]:
+def run(
+    stream: StreamPlan, settings: list[AdapterSetting], vit: ViT, images: ImageSource, clean: Tensor
+) -> list[StreamResult]:
     adapters = {}
     for setting in settings:
         own = navia.load(vit, precision=setting.precision)
@@ -109,11 +111,13 @@ def run(stream: Stream, settings: list[Setting], vit: ViT, images: ImageSource, 
         after = [number for number in updated[name] if stream.changed is not None and number >= stream.changed]
         noticed = after[0] - stream.changed if stream.changed is not None and after else None
         share, top1 = len(updated[name]) / stream.batches, 100 * sum(right[name]) / (stream.batch * stream.batches)
-        results.append(Result(name, top1, right[name], mean(seconds[name]) / mean(dense), share, updated[name], noticed))
+        results.append(
+            StreamResult(name, top1, right[name], mean(seconds[name]) / mean(dense), share, updated[name], noticed)
+        )
     return results
 
 
-def batches(stream: Stream, vit: ViT, images: ImageSource) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(stream: StreamPlan, vit: ViT, images: ImageSource) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches and labels; the images are repeated in other orders where there are too few."""
     labels = torch.tensor(images.labels)
     domains = [Domain(name, images, name, stream.severity) for name in (stream.corruption, stream.then) if name]
@@ -133,7 +137,7 @@ def timed(call: Any, images: Tensor) -> tuple[float, Any]:
     return time.perf_counter() - start, found
 
 
-def print_results(stream: Stream, results: list[Result]) -> None:
+def print_results(stream: StreamPlan, results: list[StreamResult]) -> None:
     first = results[0]
     print(f"{stream.corruption}{f' then {stream.then}' if stream.then else ''}, seed {stream.seed}:")
     for result in results:
@@ -147,10 +151,10 @@ def print_results(stream: Stream, results: list[Result]) -> None:
 
 def print_summary(lines: list[dict[str, Any]]) -> None:
     """Means over all streams, and the mean difference to the first setting with its spread over them."""
-    by_setting: dict[str, list[Result]] = {}
+    by_setting: dict[str, list[StreamResult]] = {}
     for line in lines:
         for found in line["results"]:
-            by_setting.setdefault(found["setting"], []).append(Result(**found))
+            by_setting.setdefault(found["setting"], []).append(StreamResult(**found))
     first = next(iter(by_setting.values()))
     print(f"all {len(lines)} streams:")
     for name, own in by_setting.items():
@@ -182,7 +186,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each stream")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    settings = [Setting.parse(text) for text in options.setting or SETTINGS]
+    settings = [AdapterSetting.parse(text) for text in options.setting or SETTINGS]
     vit = navia.load(options.model, checkpoint=options.checkpoint)
     if options.crop_only:
         vit.preprocessing = vit.preprocessing.crop_only()
@@ -198,7 +202,7 @@ def main() -> None:
     lines = []
     for seed in options.seed or [0]:
         for corruption in options.corruption or ["gaussian_noise"]:
-            stream = Stream(
+            stream = StreamPlan(
                 options.model, options.method, options.reduce, corruption, options.then, options.severity, seed,
                 options.batch, options.batches,
             )  # fmt: skip
@@ -211,7 +215,7 @@ def main() -> None:
                 if options.json:
                     with options.json.open("a") as file:
                         file.write(json.dumps(line) + "\n")
-            print_results(stream, [Result(**found) for found in line["results"]])
+            print_results(stream, [StreamResult(**found) for found in line["results"]])
             lines.append(line)
     print_summary(lines)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import navia
-from navia.adaptation.adapter import Step
+from navia.adaptation.step import Step
 from navia.errors import NaviaError, SpecError
 from navia.integrations.loggers import MLflow, TensorBoard, WandB, from_spec, step_metrics
 from tests.families import build, images_for

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import navia
 from navia.data.loader import iterate_batches, move_images
 from navia.errors import InputError
-from navia.evaluation.waits import count_waits
+from navia.evaluation.synchronization import count_synchronizations
 from navia.methods.lame import laplacian_optimisation
 from navia.models.forward import TokenEdits, forward
 from navia.reduction import parse
@@ -118,10 +118,10 @@ def test_a_step_waits_once_for_the_device(method: str, reduce: str, family: str,
     adapter(stream[0])
     allowed, reason = ALLOWED.get(method, (1, "loss, guard and entropy are read together"))
     for x in stream[1:]:
-        with count_waits() as waits:
+        with count_synchronizations() as waits:
             adapter(x)
         assert sum(waits.values()) == allowed, f"{dict(waits)}; {reason}"
-    with count_waits() as waits:
+    with count_synchronizations() as waits:
         adapter.predict(stream[0])
     assert not waits
 
@@ -132,7 +132,7 @@ def test_so_it_does_with_sparse_adaptation(method: str, every: Any) -> None:
     adapter = as_on_a_gpu(method, adapt_every=every)
     adapter.schedule.interval = 4  # past the first updates
     for x in batches(VIT, 6):
-        with count_waits() as waits:
+        with count_synchronizations() as waits:
             adapter(x)
         assert sum(waits.values()) == 1, dict(waits)
     assert 0 < adapter.update_share < 1
@@ -143,7 +143,7 @@ def test_so_it_does_with_sparse_adaptation(method: str, every: Any) -> None:
 def test_so_it_does_in_other_precisions(reduce: str, family: str) -> None:
     adapter = as_on_a_gpu("navia", reduce, family)
     for x in batches(family):
-        with count_waits() as waits:
+        with count_synchronizations() as waits:
             adapter(x)
         assert sum(waits.values()) == 1, dict(waits)
 
@@ -163,7 +163,7 @@ def test_so_it_does_in_other_precisions(reduce: str, family: str) -> None:
 def test_so_it_does_with_other_options(method: str, options: dict[str, Any]) -> None:
     adapter = as_on_a_gpu(method, **options)
     for x in batches(VIT, 4):
-        with count_waits() as waits:
+        with count_synchronizations() as waits:
             adapter(x)
         assert sum(waits.values()) == 1, dict(waits)
 
@@ -184,7 +184,7 @@ def test_the_counter_sees_what_waits() -> None:
         lambda: torch.tensor(3.0),
         lambda: x.nonzero(),
     ):
-        with count_waits() as waits:
+        with count_synchronizations() as waits:
             wait()
         assert sum(waits.values()) >= 1
 
@@ -247,7 +247,7 @@ def test_lame_stops_at_the_same_place(steps: int) -> None:
     p = torch.randn(12, 5, generator=generator).softmax(dim=1)
     w = torch.rand(12, 12, generator=generator)
     w = (w + w.T) / 2
-    assert torch.equal(laplacian_optimisation(p, w, steps), laplacian_optimisation(p, w, steps, reading_waits=True))
+    assert torch.equal(laplacian_optimisation(p, w, steps), laplacian_optimisation(p, w, steps, reads_synchronize=True))
 
 
 # ---- values of images on a GPU
@@ -308,8 +308,8 @@ def test_pixels_from_0_to_1_still_cause_a_warning() -> None:
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cpu", False), ("meta", True)])
-def test_reading_waits_on_all_devices_but_the_cpu(device: str, waits: bool) -> None:
-    assert build(VIT).to(device).reading_waits is waits
+def test_reads_synchronize_on_all_devices_but_the_cpu(device: str, waits: bool) -> None:
+    assert build(VIT).to(device).reads_synchronize is waits
 
 
 # ---- (c) forwards of fake CUDA tensors

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import navia
-from navia.adaptation.adapter import Step
+from navia.adaptation.step import Step
 from navia.bench.cell import _ms_per_image
 from navia.bench.run import BatchResult, predict_and_adapt, predict_only, run_realtime, step_ratios
 from navia.data.loader import Batch

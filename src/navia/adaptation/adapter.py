@@ -4,7 +4,7 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,9 +17,9 @@ from navia.adaptation.callbacks import Callback, Callbacks
 from navia.adaptation.delta import check_delta, read_delta, save_delta
 from navia.adaptation.distributed import Distributed
 from navia.adaptation.guard import Guard, GuardOptions
-from navia.adaptation.numbers import StepNumbers
 from navia.adaptation.schedule import AdaptEvery, Schedule, noise_floor, summarise
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
+from navia.adaptation.step import Step, StepNumbers
 from navia.data.loader import batch_images
 from navia.errors import InputError, SpecError
 from navia.methods.base import METHODS, Method, Prediction, UpdateResult
@@ -32,47 +32,6 @@ from navia.reduction import Reducer, ReducerLike, parse
 
 if TYPE_CHECKING:
     from navia.export.parity import Parity
-
-
-@dataclass(frozen=True)
-class Step:
-    """What the last call did (`adapter.last`).
-
-    Attributes:
-        number: Steps since the start or the last reset.
-        images: Number of images of the batch.
-        entropy: Mean entropy of the predictions.
-        loss: Loss of the update.
-        discrepancy: Distance of the CLS statistics to the source.
-        kept: Number of images that the update used; 0: no update, see `updated`.
-        guard: Why the guard restored an earlier state; None if it did not.
-        note: What the method reports; "not due" for a batch that `adapt_every` leaves out.
-        seconds_predict: Time until the prediction was ready. A GPU has only been given the work by then: there the sum of
-            both times is that of the step.
-        seconds_update: Time of the update after it, until its numbers were read.
-
-    Example:
-        >>> adapter = navia.adapt("embedded", method="tent")
-        >>> logits = adapter(torch.zeros(2, 1, 28, 28))
-        >>> adapter.last.number, adapter.last.images, adapter.last.guard
-        (1, 2, None)
-    """
-
-    number: int
-    images: int
-    entropy: float
-    loss: float | None
-    discrepancy: float | None
-    kept: int
-    guard: str | None
-    note: str | None
-    seconds_predict: float
-    seconds_update: float
-
-    @property
-    def updated(self) -> bool:
-        """Whether the batch led to an update."""
-        return self.kept > 0
 
 
 class Adapter:

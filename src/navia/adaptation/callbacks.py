@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from navia.adaptation.adapter import Adapter, Step
+    from navia.adaptation.adapter import Adapter
+    from navia.adaptation.step import Step
 
 log = logging.getLogger("navia.callbacks")
 

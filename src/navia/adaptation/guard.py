@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navia.adaptation.numbers import StepNumbers, predicted_classes
+from navia.adaptation.step import StepNumbers, predicted_classes
 from navia.errors import SpecError
 from navia.methods.base import Method, Prediction
 from navia.methods.features import effective_classes

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from navia.adaptation.adapter import Adapter, Step, adapt
+from navia.adaptation.adapter import Adapter, adapt
 from navia.adaptation.schedule import Schedule
+from navia.adaptation.step import Step
 from navia.bench.spec import TsneSpec
 from navia.data.loader import Batch, Loader, SampleIndex, Shard, move_images
 from navia.data.sources import OpenedData

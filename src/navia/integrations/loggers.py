@@ -11,7 +11,8 @@ from navia.adaptation.callbacks import Callback
 from navia.errors import NaviaError, SpecError, import_optional
 
 if TYPE_CHECKING:
-    from navia.adaptation.adapter import Adapter, Step
+    from navia.adaptation.adapter import Adapter
+    from navia.adaptation.step import Step
 
 
 def step_metrics(step: "Step") -> dict[str, float]:

@@ -355,7 +355,7 @@ class Method(ABC):
         assert self.optimizer is not None
         if where is None:
             self.optimizer.step()
-        elif self.vit.reading_waits:
+        elif self.vit.reads_synchronize:
             self._step_where(where)
         elif bool(where):
             self.optimizer.step()
@@ -378,7 +378,7 @@ class Method(ABC):
     def none_kept(self, kept: Tensor) -> bool:
         """Whether no image is kept [B], if that can be read without waiting for the device; False where it cannot: give
         `where=kept.any()` to the optimizer step."""
-        return not self.vit.reading_waits and not bool(kept.any())
+        return not self.vit.reads_synchronize and not bool(kept.any())
 
     def reliable_entropy(self, logits: Tensor, margin: float) -> tuple[Tensor, Tensor]:
         """Entropy of each row [B], and which rows are below margin * ln C [B]."""

@@ -29,10 +29,10 @@ def affinity(features: Tensor, kind: str, neighbours: int, symmetric: bool) -> T
     return (w + w.T) / 2 if symmetric else w
 
 
-def laplacian_optimisation(probabilities: Tensor, w: Tensor, steps: int = 100, reading_waits: bool = False) -> Tensor:
+def laplacian_optimisation(probabilities: Tensor, w: Tensor, steps: int = 100, reads_synchronize: bool = False) -> Tensor:
     """Fixed point of Y <- softmax(log p + W Y), stopped when the energy no longer changes. [B, C] -> [B, C]
 
-    reading_waits: make all steps and keep Y from where it would have stopped, because to read the energy waits for a GPU."""
+    reads_synchronize: make all steps and keep Y from where it would have stopped: reading the energy waits for a GPU."""
     unary = -torch.log(probabilities + 1e-10)
     y = F.softmax(-unary, dim=1)
     previous, stopped = torch.full_like(y[0, 0], torch.inf), torch.zeros_like(y[0, 0], dtype=torch.bool)
@@ -42,7 +42,7 @@ def laplacian_optimisation(probabilities: Tensor, w: Tensor, steps: int = 100, r
         energy = (unary * y - pairwise * y + y * torch.log(y.clamp(min=1e-20))).sum()
         if step > 1:
             stopped = stopped | ((energy - previous).abs() <= 1e-8 * previous.abs())
-        if not reading_waits and bool(stopped):
+        if not reads_synchronize and bool(stopped):
             break
         previous = energy
     return y
@@ -92,7 +92,7 @@ class Lame(Method):
         features = F.normalize(output.pooled[:, 0].float(), dim=1)
         o = self.options
         w = affinity(features, o.affinity, o.neighbours, o.symmetric)
-        y = laplacian_optimisation(output.logits.float().softmax(dim=1), w, reading_waits=self.vit.reading_waits)
+        y = laplacian_optimisation(output.logits.float().softmax(dim=1), w, reads_synchronize=self.vit.reads_synchronize)
         return Prediction(y.clamp(min=1e-30).log(), images, output)
 
     def predict_step(self, images: Tensor) -> Prediction:

@@ -92,7 +92,7 @@ class ViT(nn.Module, ABC):
         return self.cls_token.dtype
 
     @property
-    def reading_waits(self) -> bool:
+    def reads_synchronize(self) -> bool:
         """Whether reading a value waits for the device."""
         return self.device.type != "cpu" if self.asynchronous is None else self.asynchronous
 
@@ -246,7 +246,7 @@ class ViT(nn.Module, ABC):
         self._check_size((images.shape[2], images.shape[3]))
         if images.device != self.device:
             raise InputError(f"images are on {images.device}, {self.name} is on {self.device}")
-        if (not self.reading_waits if values is None else values) and not torch.compiler.is_compiling():
+        if (not self.reads_synchronize if values is None else values) and not torch.compiler.is_compiling():
             self.check_range(images, *torch.stack(torch.aminmax(images.detach())).tolist())
 
     def class_indices(self, classes: Sequence[int] | Tensor | None) -> Tensor | None:

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from navia.adaptation.adapter import Adapter, Step
+from navia.adaptation.adapter import Adapter
 from navia.adaptation.delta import BrokenDeltaError
+from navia.adaptation.step import Step
 from navia.data.loader import move_images
 from navia.errors import InputError, NaviaError
 from navia.io import lock_file

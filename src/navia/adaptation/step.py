@@ -1,4 +1,4 @@
-"""The numbers of a finished step. They are computed on the device and read together, because every read waits for a GPU."""
+"""What a step did, and its numbers: computed on the device and read together, because every read waits for a GPU."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +12,47 @@ from navia.adaptation.schedule import summarise
 from navia.methods.base import Method, Prediction, UpdateResult
 from navia.methods.features import entropy
 from navia.methods.parameters import norm_of, relative_change
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the last call did (`adapter.last`).
+
+    Attributes:
+        number: Steps since the start or the last reset.
+        images: Number of images of the batch.
+        entropy: Mean entropy of the predictions.
+        loss: Loss of the update.
+        discrepancy: Distance of the CLS statistics to the source.
+        kept: Number of images that the update used; 0: no update, see `updated`.
+        guard: Why the guard restored an earlier state; None if it did not.
+        note: What the method reports; "not due" for a batch that `adapt_every` leaves out.
+        seconds_predict: Time until the prediction was ready. A GPU has only been given the work by then: there the sum of
+            both times is that of the step.
+        seconds_update: Time of the update after it, until its numbers were read.
+
+    Example:
+        >>> adapter = navia.adapt("embedded", method="tent")
+        >>> logits = adapter(torch.zeros(2, 1, 28, 28))
+        >>> adapter.last.number, adapter.last.images, adapter.last.guard
+        (1, 2, None)
+    """
+
+    number: int
+    images: int
+    entropy: float
+    loss: float | None
+    discrepancy: float | None
+    kept: int
+    guard: str | None
+    note: str | None
+    seconds_predict: float
+    seconds_update: float
+
+    @property
+    def updated(self) -> bool:
+        """Whether the batch led to an update."""
+        return self.kept > 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +100,7 @@ class StepNumbers:
         tensors = {"entropy": entropy(logits.float()).mean()}
         given: dict[str, Any] = {"kept": result.kept, "loss": result.loss, "discrepancy": result.discrepancy}
         tensors |= {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        if method.vit.reading_waits:
+        if method.vit.reads_synchronize:
             tensors["value_range"] = torch.stack(torch.aminmax(prediction.images))
         if prediction.output.patch_variance is not None:
             tensors["summary"] = method.distributed.sum_(summarise(prediction.output.patch_variance, logits))

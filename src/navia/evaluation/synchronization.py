@@ -20,16 +20,16 @@ _FUNCTIONS = {"tolist", "cpu", "cuda", "tensor", "as_tensor", "new_tensor"}
 
 
 @contextlib.contextmanager
-def count_waits() -> Iterator[Counter[str]]:
+def count_synchronizations() -> Iterator[Counter[str]]:
     """Count by name what waits for the device, or would wait if it were a GPU.
 
     Numbers that are drawn on the host and read there count as well: on a CPU they look the same.
 
     Example:
-        >>> from navia.evaluation.waits import count_waits
+        >>> from navia.evaluation.synchronization import count_synchronizations
         >>> adapter = navia.adapt("embedded", method="tent")
         >>> adapter.vit.asynchronous = True  # as on a GPU
-        >>> with count_waits() as waits:
+        >>> with count_synchronizations() as waits:
         ...     logits = adapter(torch.zeros(2, 1, 28, 28))
         >>> dict(waits)
         {'tolist': 1}
