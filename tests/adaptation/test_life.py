@@ -1024,3 +1024,17 @@ def test_reprs_say_what_a_user_asks_first(vit: navia.ViT, source: navia.SourceSt
     assert "method='navia', reduce='tome:2'" in repr(adapter)
     assert f"depth={vit.depth}, embed_dim={vit.embed_dim}" in repr(vit)
     assert f"images={source.provenance.count}" in repr(source)
+
+
+def test_the_search_of_foa_is_the_same_in_many_dimensions() -> None:
+    """A wide ViT has 2,304 of them: cumulative step-size adaptation as in few ones, and a state that can be restored."""
+    pytest.importorskip("cma")
+    options = foa.FoaOptions(diagonal=True)
+    search = foa._Search(2304, options, seed=0)
+    candidates = search.ask()
+    search.tell(candidates, [float(candidate @ candidate) for candidate in candidates])
+    state, expected = search.state(), search.ask()
+    again = foa._Search(2304, options, seed=1)
+    again.load_state(state)
+    assert all(np.array_equal(one, other) for one, other in zip(expected, again.ask(), strict=True))
+    assert type(search.strategy.adapt_sigma).__name__ == "CMAAdaptSigmaCSA"

@@ -109,6 +109,8 @@ class Method(ABC):
         uses_features: Whether `skip_update` reads the CLS features of all layers.
         relative_cost: Rough time of a step in dense forwards, to estimate the time left of a benchmark.
         output_options: Options that change predictions beside the tensors; a saved delta is checked for them.
+        timing_options: Options with which every step makes its update, whatever the images: `navia cost --measure` times
+            the step with them.
 
     Example:
         >>> from navia.methods.base import METHODS, Method, UpdateResult
@@ -135,6 +137,7 @@ class Method(ABC):
     uses_features: ClassVar[bool] = False
     relative_cost: ClassVar[float] = 2
     output_options: ClassVar[tuple[str, ...]] = ()
+    timing_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class Cotta(Method):
     name = "cotta"
     Options = CottaOptions
     relative_cost = 20  # between 6 (no augmented views) and 36 (always)
+    timing_options: ClassVar[Mapping[str, Any]] = {"confidence_threshold": 0.0}  # no augmented views, as in `num_forwards`
 
     @classmethod
     def tuned_names(cls, vit: ViT, options: CottaOptions) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,7 @@ class Deyo(Method):
     name = "deyo"
     Options = DeyoOptions
     relative_cost = 3
+    timing_options: ClassVar[Mapping[str, Any]] = {"filter_margin": 1.1, "plpd": 0.0}
 
     @classmethod
     def tuned_names(cls, vit: ViT, options: DeyoOptions) -> list[str]:

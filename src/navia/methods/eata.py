@@ -1,6 +1,8 @@
 """EATA: entropy minimisation on reliable, non-redundant images, with Fisher penalty (Niu et al., 2022; arXiv 2204.02610)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +35,7 @@ class Eata(Method):
     name = "eata"
     Options = EataOptions
     needs_fisher = True
+    timing_options: ClassVar[Mapping[str, Any]] = {"margin": 1.1, "redundancy": 1.1}
 
     def _wants_source(self) -> bool:
         return bool(self.options.fisher > 0)

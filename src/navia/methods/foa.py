@@ -196,6 +196,8 @@ class _Search:
             "randn": self.random.randn,
             "seed": float("nan"),  # leaves the global generator alone
             "CMA_diagonal": options.diagonal,
+            # as in FOA; in many dimensions (a wide ViT) newer versions of cma would adapt the step size in another way
+            "AdaptSigma": cma.sigma_adaptation.CMAAdaptSigmaCSA,
             "conditioncov_alleviate": [1e8, 0],  # 0: no change of coordinates, which would be one more state
         }
         strategy = cma.CMAEvolutionStrategy(np.zeros(dimensions), options.sigma, settings)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Sar(Method):
     name = "sar"
     Options = SarOptions
     relative_cost = 4
+    timing_options: ClassVar[Mapping[str, Any]] = {"margin": 1.1, "recover": 0.0}
 
     @classmethod
     def tuned_names(cls, vit: ViT, options: SarOptions) -> list[str]:
