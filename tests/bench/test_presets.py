@@ -47,6 +47,16 @@ def test_preset(name: str, tiny_model: str, tmp_path: Path) -> None:
         assert row.method in page or row.label in page
 
 
+def test_the_preset_of_latency_has_the_dense_step_of_every_reduced_one() -> None:
+    spec = load_spec("paper-latency").scaled(model="embedded", data="embedded")
+    found = cells(spec)
+    runs = {(cell.method, cell.reduce) for cell in found}
+    assert {method for method, _ in runs} == {"none", "tent", "align", "navia"}
+    assert {(method, "none") for method, _ in runs} <= runs
+    assert {reduce for method, reduce in runs if method == "navia"} == {"none", "tome:4", "tome:8"}
+    assert {(cell.batch, cell.images, cell.guarded, cell.domain) for cell in found} == {(64, 640, False, "gaussian_noise")}
+
+
 def test_the_curve_of_convergence_keeps_its_points_on_a_shorter_stream(caplog: pytest.LogCaptureFixture) -> None:
     def points(**sizes: Any) -> list[int | None]:
         spec = load_spec("paper-convergence").scaled(model="embedded", data="embedded", corruptions=["contrast"], **sizes)

@@ -16,11 +16,15 @@ import torch
 
 from navia import __version__
 from navia.adaptation.adapter import adapt
+from navia.adaptation.selection import choose
 from navia.adaptation.statistics import SourceStatistics, open_source_statistics
 from navia.bench.digests import FileStamps, checkpoint_digest, model_digest, names_and_sizes
-from navia.bench.row import Row, Settings
+from navia.bench.row import ChosenOptions, Row, Settings
 from navia.bench.run import BatchResult, adapt_then_score, run_realtime, run_stream, select_images, step_ratios, tsne_panels
+from navia.bench.spec import PreprocessingSpec
+from navia.data.cache import PixelCache
 from navia.data.loader import Loader
+from navia.data.preprocessing import Preprocessing
 from navia.data.sources import (
     SHIFTED_LAYOUTS,
     Domain,
@@ -62,7 +66,9 @@ class Cell(Settings):
     @property
     def key(self) -> str:
         values = self.model_dump() | {"options": json.dumps(self.options, sort_keys=True)}
-        del values["label"], values["times_digest"]
+        del values["label"], values["dataset"], values["times_digest"]
+        if self.tsne is not None and self.tsne.groups is None:  # older rows lack it
+            del values["tsne"]["groups"]
         for name, path in _PATHS.items():
             if values[f"{name}_digest"] is not None:
                 del values[path]
@@ -80,7 +86,7 @@ class Cell(Settings):
     @property
     def setting(self) -> str:
         """What tells the cells of one model apart: 'contrast navia+tome:8 (budget=4) seed 1'."""
-        more = [f"{name}={value}" for name, value in self.options.items()]
+        more = [f"{name}={value}" for name, value in self.options.items()] + ["chosen"] * (self.choose is not None)
         more += [f"adapt_every={self.adapt_every}"] * (self.adapt_every != 1)
         more += [self.precision] * (self.precision != "float32")
         more += ["in real time"] * self.realtime + ["without guard"] * (not self.guarded)
@@ -90,11 +96,14 @@ class Cell(Settings):
 
     def work(self, images: float = 1) -> float:
         """Rough cost in dense forwards of one image. images: per domain, where the cell has no limit."""
-        return METHODS.get(self.method).relative_cost * (self.images or images) * len(self.domains)
+        own = METHODS.get(self.method).relative_cost
+        chosen = 0 if self.choose is None else self.choose.batches * self.batch * self.choose.settings
+        return own * ((self.images or images) * len(self.domains) + chosen)
 
 
-def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row, Trace]:
-    """Run one cell from scratch. workers: processes that decode images. vit: the cell's model, if it is loaded already."""
+def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None, cache: PixelCache | None = None) -> tuple[Row, Trace]:
+    """Run one cell from scratch. workers: processes that decode images. vit: the cell's model, if it is loaded already.
+    cache: of corrupted images."""
     if vit is None:
         vit = _load_model(cell.model, cell.checkpoint, cell.crop_only, cell.model_digest, cell.checkpoint_digest)
     if cell.precision != vit.precision:
@@ -102,21 +111,22 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
     opened, clean = _open_data(cell, vit)
     shift = cell.label_shift
     stream = make_stream(opened.domains, cell.stream, seed=cell.seed, limit=cell.images, concentration=shift)
-    source = None
-    if clean is not None:
-        images = Loader(make_stream([clean], seed=None), vit.preprocessing, workers=workers, device=vit.device)
-        source = open_source_statistics(vit, images, cell.reduce, method=cell.method)
-    options = {**cell.options, "classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
-    options["adapt_every"] = cell.adapt_every
+    preprocessing = _preprocessing(vit, cell.preprocessing)
+    if cache is not None and (cell.data_digest is not None or cell.data == "embedded"):  # a hub's images may change unseen
+        stream = cache.stream(stream, preprocessing, (cell.data_digest, cell.times_digest))
+    loader = Loader(stream, preprocessing, cell.batch, workers, device=vit.device)
+    started = time.time()
+    source = _measure_source(cell, vit, clean, workers)
+    choice = None if cell.choose is None else _choose(cell, vit, loader, source, opened)
+    options = {**cell.options, **(choice.options if choice else {}), "adapt_every": cell.adapt_every}
+    options |= {"classes": opened.classes, "guard": cell.guarded, "seed": 2020 + cell.seed}
     try:
         adapter = adapt(vit, cell.method, cell.reduce, source, **options)
     except SourceError as error:
         if source is None:
             raise InputError(f"method {cell.method!r} needs a source, and {shifted_message(opened)}") from error
         raise
-    loader = Loader(stream, vit.preprocessing, cell.batch, workers, device=vit.device)
     held_out, shown = (None, {}) if cell.tsne is None else select_images(cell.tsne, vit, opened, loader)
-    started = time.time()
     ratio = skip_ratio = None
     if cell.realtime:
         ratio, skip_ratio = step_ratios(vit, adapter, next(iter(loader)).images)
@@ -129,15 +139,17 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
     peak_mib = peak_memory(lambda: results.extend(map(_without_images, batches)), vit.device)
     scores, trace = _scores(results, loader)
     if cell.tsne is not None and held_out is not None:
-        panels = tsne_panels(adapter, cell.tsne.blocks, held_out, shown["labels"], cell.batch, workers)
+        images = Loader(held_out, preprocessing, cell.batch, workers, device=vit.device)
+        panels = tsne_panels(adapter, cell.tsne.blocks, images, shown["labels"])
         trace["tsne"] = {**shown, "panels": panels}
-    counted = cost(vit, cell.reduce, method=cell.method, options=cell.options)
+    counted = cost(vit, cell.reduce, method=cell.method, options=cell.options | (choice.options if choice else {}))
     values = {
         "key": cell.key,
         **cell.model_dump(),
         "realtime_ratio": ratio,
         "skip_ratio": skip_ratio,
         "update_share": sum(r.step.updated for r in results) / len(results),
+        "choice": None if choice is None else choice.model_dump(),
         **scores,
         "gmacs": counted.gmacs,
         "gmacs_paper": counted.gmacs_paper,
@@ -149,7 +161,51 @@ def run_cell(cell: Cell, workers: int = 0, vit: ViT | None = None) -> tuple[Row,
         "wall_seconds": time.time() - started,
         "fingerprint": _fingerprint(vit, cell, opened, stream, source),
     }
+    if choice is None:
+        del values["choice"]
     return Row.model_validate(_finite(values)), _finite(trace)
+
+
+def _preprocessing(vit: ViT, given: PreprocessingSpec | None) -> Preprocessing:
+    """The model's, with the resize and crop of the spec where it has one."""
+    own = vit.preprocessing
+    if given is None:
+        return own
+    size = own.size if given.crop is None else (given.crop, given.crop)
+    return replace(own, size=size, resize=given.resize, interpolation=given.interpolation, origin="given by the spec")
+
+
+def _measure_source(cell: Cell, vit: ViT, clean: Domain | None, workers: int) -> SourceStatistics | None:
+    """Of the source images; the Fisher information of more images, if the cell says so."""
+
+    def images(domain: Domain) -> Loader:
+        preprocessing = _preprocessing(vit, cell.source_preprocessing)
+        return Loader(make_stream([domain], seed=None), preprocessing, workers=workers, device=vit.device)
+
+    if clean is None:
+        return None
+    if cell.fisher_images is None:
+        return open_source_statistics(vit, images(clean), cell.reduce, method=cell.method)
+    many = open_source(cell.source_path or cell.data, cell.fisher_images, _scanner(cell.source_digest), allow_fewer=True)
+    fisher = SourceStatistics.measure(vit, images(many), cell.reduce, fisher=True).fisher
+    return replace(SourceStatistics.measure(vit, images(clean), cell.reduce), fisher=fisher)
+
+
+def _choose(cell: Cell, vit: ViT, loader: Loader, source: SourceStatistics | None, opened: OpenedData) -> ChosenOptions:
+    """Options by the loss on the first batches of the stream, which begins anew afterwards."""
+    assert cell.choose is not None
+    if source is None:
+        raise InputError(f"choosing options needs a source, and {shifted_message(opened)}")
+    choice = choose(
+        vit, loader, source, cell.method, cell.reduce, grid=cell.choose.grid, batches=cell.choose.batches,
+        batch_size=cell.batch, classes=opened.classes, seed=2020 + cell.seed, **cell.options,
+    )  # fmt: skip
+    chosen, loss = min(choice.table, key=lambda row: row[1])
+    counted = cost(vit, cell.reduce, method=cell.method, options=cell.options | chosen)
+    gmacs = counted.gmacs * choice.images * len(choice.table) / len(loader.stream)
+    return ChosenOptions(
+        options=chosen, loss=loss, images=choice.images, steps=choice.steps, seconds=choice.seconds, gmacs=gmacs
+    )
 
 
 def _finite(values: Any) -> Any:
@@ -274,13 +330,19 @@ def _fingerprint(vit: ViT, cell: Cell, opened: OpenedData, stream: Stream, sourc
         names.update(to_bytes(stream.domains[domain].images.name(int(position))))
     return {
         "weights": fingerprint(vit)[:16],
-        "preprocessing": vit.preprocessing.describe(),
+        "preprocessing": _preprocessing(vit, cell.preprocessing).describe(),
         "data": f"{opened.kind}, {'made here' if cell.corrupted else 'as found'}",
         "pictures": names.hexdigest()[:16],
         "images": len(stream),
         "classes": len(opened.classes) if opened.classes else vit.num_classes,
         "reset": cell.stream,
-        "source": None if source is None else {"images": source.provenance.count, "reduce": source.provenance.reduce},
+        "source": None
+        if source is None
+        else {
+            "images": source.provenance.count,
+            "reduce": source.provenance.reduce,
+            "preprocessing": _preprocessing(vit, cell.source_preprocessing).describe(),
+        },
         "versions": {"navia": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "threads": torch.get_num_threads(),
         "device": vit.device.type,

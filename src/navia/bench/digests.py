@@ -23,7 +23,7 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".json")  # what transformers reads of 
 
 @dataclass(frozen=True)
 class DataEntry:
-    """Data of a spec. names: of its domains. layout: None if it is not a folder of images."""
+    """Data of a spec. names: of its domains. layout: None if it is not a folder of images, or not here."""
 
     path: str
     names: tuple[str, ...]
@@ -36,13 +36,16 @@ class FileStamps:
     def __init__(self) -> None:
         self._stamp = functools.cache(digest_folder)
 
-    def data(self, path: str, corruptions: Sequence[str] = (), parts: Sequence[str] = ()) -> DataEntry:
-        """Find the domains. Missing data is refused by name, or by its cells if the corruptions are all that is needed."""
+    def data(
+        self, path: str, corruptions: Sequence[str] = (), parts: Sequence[str] = (), name: str | None = None
+    ) -> DataEntry:
+        """Find the domains. Missing data is refused by name, or by its cells if the corruptions are all that is needed. A
+        data set with a name may be missing."""
         if path == "embedded" or path.startswith("datasets:"):
             clean = "clean" if path == "embedded" else path.removeprefix("datasets:")
             return DataEntry(path, tuple(corruptions) or (clean,))
-        if corruptions and not expand_user(path).exists():
-            return DataEntry(path, tuple(corruptions))
+        if (corruptions or name) and not is_here(path):
+            return DataEntry(path, tuple(corruptions) or (str(name),))
         layout = detect_layout(expand_user(path))
         names = tuple(part.name for part in layout.parts)
         if unknown := sorted(set(parts) - set(names)):
@@ -76,6 +79,11 @@ class FileStamps:
             return None
         counts = [found.count for _, found in self.stamps(data, domains, corrupted)]
         return counts if len(counts) == len(domains) else counts * len(domains)
+
+
+def is_here(path: str) -> bool:
+    """Whether data can be opened as far as its path says: what is not a folder may be anywhere."""
+    return path == "embedded" or path.startswith("datasets:") or expand_user(path).exists()
 
 
 def names_and_sizes(stamps: Iterable[tuple[str, FolderDigest]]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from navia.bench.spec import TsneSpec
+from navia.bench.spec import ChooseSpec, PreprocessingSpec, TsneSpec
 from navia.errors import InputError
 
 
@@ -45,6 +45,11 @@ class Settings(BaseModel):
         default=1, description="which batches are adapted to: all, every N-th, or auto"
     )
     precision: str = Field(default="float32", description="what the blocks compute in: float32, bfloat16, float16 or int8")
+    dataset: str | None = Field(default=None, description="name of the data set in its spec; no part of the key")
+    preprocessing: PreprocessingSpec | None = Field(default=None, description="of the data, if not the model's")
+    source_preprocessing: PreprocessingSpec | None = Field(default=None, description="of the source, if not the model's")
+    fisher_images: int | None = Field(default=None, description="images for EATA's Fisher information, if not the source's")
+    choose: ChooseSpec | None = Field(default=None, description="how options were chosen without labels; null: not at all")
     model_digest: str | None = Field(default=None, description="of the local folder that `model` names")
     checkpoint_digest: str | None = Field(default=None, description="of the content of `checkpoint`")
     data_digest: str | None = Field(default=None, description="of the names and sizes of the images")
@@ -78,6 +83,19 @@ class Fingerprint(BaseModel):
         return value
 
 
+class ChosenOptions(BaseModel):
+    """Options chosen on the first batches of the stream, before it began anew, and what that cost."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    options: dict[str, Any] = Field(description="chosen")
+    loss: float = Field(description="Eq. 7 of the chosen options, mean over the last half of the batches")
+    images: int = Field(description="number of images")
+    steps: int = Field(description="adaptation steps of all settings together")
+    seconds: float = Field(description="time they took")
+    gmacs: float = Field(description="their forwards in GMACs, per image of the stream")
+
+
 class _Keyed(BaseModel):
     key: str = Field(description="digest of the settings")
 
@@ -90,6 +108,9 @@ class Row(Settings, _Keyed):
     realtime_ratio: float | None = Field(default=None, description="with `realtime`: time of a step over a dense forward")
     skip_ratio: float | None = Field(default=None, description="the same of a batch that `adapt_every` leaves out")
     update_share: float | None = Field(default=None, description="share of the scored batches that led to an update")
+    choice: ChosenOptions | None = Field(
+        default=None, description="with `choose`: the chosen options and their cost; see below"
+    )
     count: int = Field(description="scored images")
     correct: int | None = Field(default=None, description="correct predictions")
     top1: float | None = Field(description="top-1 accuracy, 0 to 1")
@@ -137,10 +158,10 @@ def check_rows(values: Iterable[Any], where: str) -> list[Row]:
 def schema_table() -> str:
     """The schema as a Markdown table: name, type and meaning of every field."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
-    for prefix, schema in (("", Row), ("fingerprint.", Fingerprint)):
+    for prefix, schema in (("", Row), ("choice.", ChosenOptions), ("fingerprint.", Fingerprint)):
         for name, field in schema.model_fields.items():
             kind = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
-            for module in ("typing.", f"{TsneSpec.__module__}."):
+            for module in ("typing.", f"{TsneSpec.__module__}.", f"{__name__}."):
                 kind = kind.replace(module, "")
             lines.append(f"| `{prefix}{name}` | `{kind}` | {field.description} |".replace(" | None`", " \\| None`"))
     return "\n".join(lines)

@@ -158,6 +158,9 @@ def select_images(tsne: TsneSpec, vit: ViT, opened: OpenedData, loader: Loader) 
         )
     stream = Stream(loader.stream.domains, (Segment("held out", np.array([indices[i] for i in kept])),))
     shown = {"classes": list(classes), "names": [names[label] for label in classes]}
+    groups = {label: group for group, own in (tsne.groups or {}).items() for label in own}
+    if groups and all(label in groups for label in classes):  # not where the most frequent classes stand in for others
+        shown["groups"] = [groups[label] for label in classes]
     return stream, {**shown, "labels": [classes.index(labels[i]) for i in kept]}
 
 
@@ -181,11 +184,11 @@ def _plural(kind: str, things: Sequence[object]) -> str:
 
 
 def tsne_panels(
-    adapter: Adapter, blocks: Sequence[int], stream: Stream, labels: Sequence[int], batch: int, workers: int = 0
+    adapter: Adapter, blocks: Sequence[int], batches: Iterable[Batch], labels: Sequence[int]
 ) -> list[dict[str, Any]]:
     """For each block the points, and the accuracy of the nearest neighbours in the space of the features."""
     found = []
-    for part in Loader(stream, adapter.source_vit.preprocessing, batch, workers, device=adapter.device):
+    for part in batches:
         features = adapter.features(move_images(part.images, adapter.device)).features
         assert features is not None
         found.append(features[:, list(blocks)].cpu())

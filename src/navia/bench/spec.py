@@ -13,14 +13,16 @@ plugins: [infomax.py]
 plugins: with own methods or reducers. A file (looked for beside the spec and then in the working directory) or a module.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
+from navia.adaptation.selection import GRID
 from navia.data import SOURCE_IMAGES
 from navia.data.corruptions import names as corruption_names
 from navia.errors import SpecError, closest_name, known_names
@@ -52,8 +54,19 @@ class ModelSpec(_Strict):
     crop_only: bool = False
 
 
+class PreprocessingSpec(_Strict):
+    """Instead of the model's: resize of the shorter side (null: none), interpolation, and side of the centre crop (null: the
+    model's input). Mean and std stay the model's."""
+
+    resize: PositiveInt | None = None
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    crop: PositiveInt | None = None
+
+
 class DataSpec(_Strict):
-    """path: as for `navia run`. corruptions: generated on the fly, a list or all. images: at most so many of each domain."""
+    """path: as for `navia run`. corruptions: generated on the fly, a list or all. images: at most so many of each domain.
+    name: of the data set. Data sets with names are columns of one table, and one that is missing leaves a gap. files: folder
+    of ImageNet-C; where it exists, its files are taken instead of generated corruptions, and only cropped."""
 
     path: str
     corruptions: Annotated[tuple[str, ...], BeforeValidator(_corruptions)] = ()
@@ -62,6 +75,9 @@ class DataSpec(_Strict):
     images: int | None = Field(default=None, ge=1)
     label_shift: float | None = Field(default=None, gt=0)
     parts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    name: str | None = None
+    files: str | None = None
+    preprocessing: PreprocessingSpec | None = None
 
     @pydantic.field_validator("corruptions")
     @classmethod
@@ -73,19 +89,42 @@ class DataSpec(_Strict):
 
 
 class SourceSpec(_Strict):
-    """Clean images for the source statistics: of `path`, or of the data itself, which are then left out of the stream."""
+    """Clean images for the source statistics: of `path`, or of the data itself, which are then left out of the stream.
+    fisher_images: for EATA's Fisher information, if more; clean versions of images of the stream may be among them."""
 
     images: int = Field(default=SOURCE_IMAGES, ge=2)
     path: str | None = None
+    preprocessing: PreprocessingSpec | None = None
+    fisher_images: int | None = Field(default=None, ge=2)
+
+
+class ChooseSpec(_Strict):
+    """Options chosen by the lowest loss (Eq. 7) on the first batches of each stream, as `navia.choose`. grid: values to try
+    for each option; the paper's by default."""
+
+    batches: int = Field(default=8, ge=2)
+    grid: dict[str, tuple[Any, ...]] | None = Field(default=None, min_length=1)
+
+    @property
+    def settings(self) -> int:
+        """Number of combinations that are tried."""
+        return math.prod(map(len, (self.grid or GRID).values()))
+
+
+def _choose(value: Any) -> Any:
+    """true: with the defaults; false: not at all."""
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
 
 class TsneSpec(_Strict):
     """blocks: whose CLS features are shown, from 0 on. classes: of the model, by number; by default the 8 most frequent.
-    or_frequent: these also where the model or the images lack one of `classes`, which is an error otherwise."""
+    or_frequent: these also where the model or the images lack one of `classes`, which is an error otherwise. groups: names
+    of super-classes and their classes, which get one colour each."""
 
     blocks: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed)] = Field(min_length=1)
     classes: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=2, max_length=_MAX_CLASSES)
     or_frequent: bool = False
+    groups: dict[str, tuple[NonNegativeInt, ...]] | None = Field(default=None, min_length=1)
 
     @pydantic.field_validator("blocks", "classes")
     @classmethod
@@ -94,17 +133,27 @@ class TsneSpec(_Strict):
             raise ValueError(f"{', '.join(map(str, twice))} is there twice")
         return value
 
+    @pydantic.model_validator(mode="after")
+    def _grouped(self) -> "TsneSpec":
+        grouped = [label for own in (self.groups or {}).values() for label in own]
+        if self.groups is not None and sorted(grouped) != sorted(self.classes or ()):
+            raise ValueError("groups must name every one of `classes` once")
+        return self
+
 
 class RunSpec(_Strict):
     """Every method with every reducer. realtime: batches arrive at the speed of the dense model without adaptation.
     adapt_for: adapt to so many batches, then score the last third of the stream without adapting (the paper's convergence
     figure). shorten: if the stream is too short for the largest of these numbers, reduce all in proportion; otherwise that
     is an error. tsne: also show the CLS features of that last third. guard: false lets collapses happen, as in published
-    figures. adapt_every: 1, N or auto, as for `navia.adapt`. precision: as for `navia.load`."""
+    figures. adapt_every: 1, N or auto, as for `navia.adapt`. precision: as for `navia.load`. options_for: further options
+    by the name of a data set. choose: true chooses options on the first batches of each stream, without labels."""
 
     method: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(min_length=1)
     reduce: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=("none",), min_length=1)
     options: dict[str, Any] = {}
+    options_for: dict[str, dict[str, Any]] = {}
+    choose: Annotated[ChooseSpec | None, BeforeValidator(_choose)] = None
     label: str | None = None
     realtime: bool = False
     adapt_for: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = Field(default=(None,), min_length=1)
@@ -113,6 +162,12 @@ class RunSpec(_Strict):
     guard: bool = True
     adapt_every: PositiveInt | Literal["auto"] = 1
     precision: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+
+    @pydantic.model_validator(mode="after")
+    def _can_choose(self) -> "RunSpec":
+        if self.choose is not None and self.choose.grid and (twice := sorted(self.choose.grid.keys() & self.options.keys())):
+            raise ValueError(f"{', '.join(twice)} is both in options and in the grid to choose from")
+        return self
 
     @pydantic.model_validator(mode="after")
     def _held_out(self) -> "RunSpec":
@@ -131,34 +186,74 @@ class Spec(_Strict):
     reference: str | None = None  # name of the published values to show beside
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # files or modules with own methods or reducers
 
+    @pydantic.model_validator(mode="after")
+    def _named_once(self) -> "Spec":
+        names = [part.name for part in self.data if part.name is not None]
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            raise ValueError(f"data sets need different names, {', '.join(twice)} is there twice")
+        for number, run in enumerate(self.runs):
+            if unknown := [name for name in run.options_for if name not in names]:
+                raise ValueError(f"runs[{number}].options_for names {', '.join(unknown)}, no data set has that name")
+        return self
+
     def scaled(
-        self, *, model: str | None = None, checkpoint: Path | None = None, crop_only: bool = False, data: str | None = None,
-        corruptions: list[str] | None = None, severity: int | None = None, images: int | None = None,
-        source: str | None = None, seeds: list[int] | None = None, batch: int | None = None,
+        self, *, model: str | None = None, checkpoint: Path | None = None, crop_only: bool = False,
+        data: str | Mapping[str, str] | None = None, corruptions: list[str] | None = None, severity: int | None = None,
+        images: int | None = None, source: str | None = None, seeds: list[int] | None = None, batch: int | None = None,
     ) -> "Spec":  # fmt: skip
-        """The same spec with other models, data or sizes; None changes nothing. Where the new ones lack a class of a t-SNE,
-        the most frequent are shown instead. Where the stream is too short for adapt_for, its numbers are reduced."""
+        """The same spec with other models, data or sizes; None changes nothing. data: a path instead of all data sets, or
+        the paths of some by their names. Where the new ones lack a class of a t-SNE, the most frequent are shown instead.
+        Where the stream is too short for adapt_for, its numbers are reduced."""
         if (checkpoint or crop_only) and model is None:
             raise SpecError("checkpoint and crop_only belong to a model: give its name too")
-        values = self.model_dump()
+        values = self.model_dump() | {"data": [part.model_dump() for part in self.data]}
         if model is not None:
             values["models"] = [{"name": model, "checkpoint": checkpoint, "crop_only": crop_only}]
-        given = {"path": data, "corruptions": corruptions, "severity": severity, "images": images}
-        changes = {key: value for key, value in given.items() if value is not None}
-        values["data"] = [{**part, **changes} for part in values["data"]]
+        if data is not None:
+            self._replace_data(values, data)
+        if source is not None:
+            values["source"]["path"] = source
+        generated = [part for part in values["data"] if part["corruptions"]] or values["data"]
+        for part in generated:
+            part |= {
+                key: value for key, value in (("corruptions", corruptions), ("severity", severity)) if value is not None
+            }
+        for part in values["data"]:
+            part |= {} if images is None else {"images": images}
+        if crop_only:
+            for part in (*values["data"], values["source"]):
+                part["preprocessing"] = None
         other_images = data is not None or images is not None
         for run in values["runs"]:
             run["shorten"] |= other_images or batch is not None
             if run["tsne"] is not None and run["tsne"]["classes"] is not None:
                 run["tsne"]["or_frequent"] |= other_images or model is not None
-        if source is not None or data == "embedded":  # the embedded sample has source images of its own
-            values["source"]["path"] = source
         values |= {key: value for key, value in (("seeds", seeds or None), ("batch", batch)) if value is not None}
         try:
-            scaled = Spec.model_validate(values)
+            return Spec.model_validate(values)
         except pydantic.ValidationError as error:
             raise SpecError("; ".join(text for _, text in _problems(error, None))) from error
-        return scaled.model_copy(update={"data": tuple(dict.fromkeys(scaled.data))})
+
+    def _replace_data(self, values: dict[str, Any], data: str | Mapping[str, str]) -> None:
+        """Other paths for the data sets. A source that was one of the replaced folders is replaced too."""
+        known = {part.name: number for number, part in enumerate(self.data) if part.name is not None}
+        if isinstance(data, str):  # one data set instead of all, without the name that stands for another one
+            whole = {**values["data"][0], "path": data, "files": None, "name": None}
+            for part in values["data"][1:] if len(self.data) > 1 else ():
+                whole["corruptions"] = whole["corruptions"] or part["corruptions"]
+            changed, values["data"] = {self.data[0].path: data}, [whole]
+            values["runs"] = [{**run, "options_for": {}} for run in values["runs"]]
+            if data == "embedded":  # it has source images of its own, and no image that can be resized
+                whole["preprocessing"] = values["source"]["preprocessing"] = values["source"]["path"] = None
+                return
+        else:
+            if unknown := [name for name in data if name not in known]:
+                names = f"; its data sets are {', '.join(known)}" if known else ", its data sets have no names"
+                raise SpecError(f"the spec has no data set {', '.join(map(repr, unknown))}{names}")
+            for name, path in data.items():
+                values["data"][known[name]] |= {"path": path, "files": None}
+            changed = {self.data[known[name]].path: path for name, path in data.items()}
+        values["source"]["path"] = changed.get(str(self.source.path), self.source.path)
 
 
 def read_spec(path: Path) -> Spec:
@@ -245,6 +340,7 @@ def _problem(error: Any, tree: Any) -> str:
 
 _PARTS: dict[int | str, type[BaseModel]] = {
     "models": ModelSpec, "data": DataSpec, "runs": RunSpec, "source": SourceSpec, "tsne": TsneSpec,
+    "choose": ChooseSpec, "preprocessing": PreprocessingSpec,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from navia.bench.cell import Cell
 from navia.bench.executors.serial import CellResult, Executor, Failure, attempt
+from navia.data.cache import PixelCache
 from navia.errors import NaviaError
 from navia.methods.base import METHODS
 from navia.reduction import REDUCERS
@@ -14,9 +15,11 @@ from navia.registry import Plugin, Registry, load_plugin, loaded_plugins
 TRIES = 3
 
 
-def ray_executor(address: str | None = None, cpus: float = 1, gpus: float = 0, workers: int = 0) -> Executor:
+def ray_executor(
+    address: str | None = None, cpus: float = 1, gpus: float = 0, workers: int = 0, cache: PixelCache | None = None
+) -> Executor:
     """Make an executor that runs cells on Ray. address: of a running cluster; None starts one on this machine. cpus, gpus:
-    of one cell (fractions share). workers: processes that decode the images of a cell."""
+    of one cell (fractions share). workers: processes that decode the images of a cell. cache: of corrupted images."""
     try:
         import ray
     except ImportError as error:
@@ -30,7 +33,7 @@ def ray_executor(address: str | None = None, cpus: float = 1, gpus: float = 0, w
         own = ray.put((loaded_plugins(), _own_classes(wanted, ray.cloudpickle)))
         # the longest cells first: begun last, one would keep a worker busy after all others have finished
         order = sorted(wanted, key=Cell.work, reverse=True)
-        pending: dict[Any, Cell] = {task.remote(cell, cpus, workers, own): cell for cell in order}
+        pending: dict[Any, Cell] = {task.remote(cell, cpus, workers, own, cache): cell for cell in order}
         try:
             while pending:
                 (ready,), _ = ray.wait(list(pending), num_returns=1)
@@ -65,7 +68,9 @@ def _own_classes(wanted: Sequence[Cell], pickler: Any) -> Classes:
     return {key: pickler.dumps(kind) for key, kind in found.items() if kind and kind.__module__ not in plugins}
 
 
-def _in_worker(cell: Cell, cpus: float, workers: int, own: tuple[tuple[Plugin, ...], Classes]) -> CellResult:
+def _in_worker(
+    cell: Cell, cpus: float, workers: int, own: tuple[tuple[Plugin, ...], Classes], cache: PixelCache | None
+) -> CellResult:
     import torch
 
     from navia.models.device import keep_freed_memory
@@ -81,7 +86,7 @@ def _in_worker(cell: Cell, cpus: float, workers: int, own: tuple[tuple[Plugin, .
                 _register(registry, name, classes[registry.kind, name])
     except NaviaError as error:
         return Failure(cell, str(error))
-    return attempt(cell, workers)
+    return attempt(cell, workers, cache=cache)
 
 
 def _register(registry: Registry[Any], name: str, pickled: bytes) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from navia.bench.cell import Cell, Trace, run_cell
 from navia.bench.row import Row
+from navia.data.cache import PixelCache
 from navia.errors import NaviaError
 from navia.models.base import ViT
 
@@ -22,16 +23,19 @@ CellResult = tuple[Row, Trace] | Failure
 Executor = Callable[[Sequence[Cell]], Iterable[CellResult]]
 
 
-def run_serial(wanted: Sequence[Cell], workers: int = 0, vit: ViT | None = None) -> Iterator[CellResult]:
-    """Run all cells in this process. workers: processes that decode images. vit: their model, if it is loaded already."""
+def run_serial(
+    wanted: Sequence[Cell], workers: int = 0, vit: ViT | None = None, cache: PixelCache | None = None
+) -> Iterator[CellResult]:
+    """Run all cells in this process. workers: processes that decode images. vit: their model, if it is loaded already.
+    cache: of corrupted images."""
     for cell in wanted:
-        yield attempt(cell, workers, vit)
+        yield attempt(cell, workers, vit, cache)
 
 
-def attempt(cell: Cell, workers: int = 0, vit: ViT | None = None) -> CellResult:
+def attempt(cell: Cell, workers: int = 0, vit: ViT | None = None, cache: PixelCache | None = None) -> CellResult:
     """Run a cell; an error becomes a `Failure`, so that the other cells still run."""
     try:
-        return run_cell(cell, workers, vit)
+        return run_cell(cell, workers, vit, cache)
     except NaviaError as error:
         return Failure(cell, str(error))
     except Exception:
