@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -177,13 +176,20 @@ def test_measured_costs_come_with_a_timing(rounds: int) -> None:
     assert timing.peak_mib >= 0
 
 
-def test_quartiles_of_few_rounds_stay_within_what_was_measured() -> None:
-    """Two rounds as unlike as a computer can make them: no quartile below the quicker or above the slower."""
-    pauses = iter([0.0, 0.0, 0.05])  # warm-up, two rounds
+def test_the_timing_of_a_cost_is_that_of_its_method_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    vit, steps = build("timm plain"), []
+    usual = latency.measure_steps
 
-    timing = latency.measure(lambda: time.sleep(next(pauses)), batch_size=1, rounds=2, device=torch.device("cpu"))
-    slower = 2 * timing.ms_per_image  # the quicker one is next to nothing
-    assert 0 < timing.low < timing.ms_per_image < timing.high < slower
+    def measured(vit: navia.ViT, runs: Any, batch_size: int, rounds: int) -> Any:
+        steps.extend(runs)
+        return usual(vit, runs, batch_size, rounds)
+
+    monkeypatch.setattr("navia.evaluation.cost.measure_steps", measured)
+    found = navia.cost(vit, "tome:2", method="navia", options={"budget": 1}, measure=True, batch_size=8, rounds=1)
+    assert steps == [("navia", {"budget": 1}, parse("tome:2"))]
+    assert found.timing is not None
+    assert found.timing.updated
+    assert json.loads(json.dumps(found.as_dict()))["timing"]["of_dense_step"] > 0
 
 
 def test_peak_memory_sees_a_large_allocation() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from navia.errors import InputError
-from navia.evaluation.latency import Timing, measure_forward
+from navia.evaluation.latency import Timing, measure_steps
 from navia.methods.base import METHODS
 from navia.models.base import ViT
 from navia.reduction import NoReduction, Reducer, ReducerLike, parse
@@ -30,7 +30,7 @@ class Cost:
         tokens: Tokens entering each block, then leaving the last.
         trainable: Number of values that the method tunes.
         macs: Multiply-accumulates of one forward by part.
-        timing: Measured time and memory, with `measure=True`.
+        timing: Measured time and memory of a whole step, with `measure=True`.
 
     Example:
         >>> cost = navia.cost(navia.load("embedded"), "tome:8", method="navia")
@@ -75,9 +75,9 @@ def cost(
         options: Options of the method that differ from its defaults, such as {"budget": 4}.
         forwards: Forward passes per image, if not those of the method.
         prompts: Extra tokens, if not those of the method.
-        measure: Also measure time and peak memory.
-        batch_size: Images per measured forward.
-        rounds: Number of measured forwards.
+        measure: Also measure time and peak memory of the method's whole step (see `Timing`) on random images.
+        batch_size: Images per measured step.
+        rounds: Number of measured steps.
 
     Returns:
         Multiply-accumulates, tokens and parameters, and the timing if it was measured.
@@ -115,7 +115,7 @@ def cost(
         trainable=sum(sizes[name] for name in kind.tuned_names(vit, chosen)) + kind.num_added_parameters(vit, chosen),
         forwards=forwards,
         macs=macs,
-        timing=measure_forward(vit, reducer, batch_size, rounds) if measure else None,
+        timing=measure_steps(vit, [(method, dict(options or {}), reducer)], batch_size, rounds)[0] if measure else None,
     )
 
 

@@ -85,3 +85,9 @@ def wilson(correct: float, total: float) -> tuple[float, float]:
     centre = (p + zz / 2) / (1 + zz)
     half = _Z95 * math.sqrt(p * (1 - p) / total + zz / (4 * total)) / (1 + zz)
     return centre - half, centre + half
+
+
+def mean_interval(values: Tensor) -> tuple[float, float, float]:
+    """Mean of values [N] and its 95 % interval by the normal approximation."""
+    mean, half = values.double().mean().item(), _Z95 * values.double().std().item() / math.sqrt(len(values))
+    return mean, mean - half, mean + half
