@@ -12,10 +12,11 @@ from scipy import stats
 
 from navia.evaluation.metrics import wilson
 from navia.report.charts import select_lines
-from navia.report.compare import best, compared, difference, differences
+from navia.report.compare import best, compared, comparisons, difference, differences, paired
+from navia.report.markup import latex_table, markdown, page_markdown
 from navia.report.page import report_page
 from navia.report.tables import Table, tabulate
-from navia.report.text import differences_text, headline, latex_table, markdown, page_markdown, summary
+from navia.report.text import differences_text, headline, paired_text, summary
 from tests.report.test_results import column, line, made_up, only, run_command
 from tests.report.test_specs import kept, run
 
@@ -282,3 +283,104 @@ def test_the_headline_tells_the_paired_difference_to_no_adaptation() -> None:
     assert f", {points:.1f} (" in summary(results)
     assert summary(results).endswith(" points below.")
     assert "**" in markdown(only(results))
+
+
+# ---- pair by pair
+
+
+def test_a_pair_is_one_domain_and_seed_and_counts_who_is_right_alone() -> None:
+    table, right, traces = pair(seeds=2)
+    found = paired(line(table, "navia"), line(table, "align"), table.average)
+    gap = difference(line(table, "navia"), line(table, "align"), table.average)
+    assert (found.points, found.low, found.high) == pytest.approx((gap.points, gap.low, gap.high))
+    by_place = {tuple(json.loads(key)[i] for i in (0, 1, 3)): own for key, own in right.items()}
+    both = [(own, by_place[("align", *place)]) for (method, *place), own in by_place.items() if method == "navia"]
+    assert found.wins == sum(a.mean() > b.mean() for a, b in both)
+    assert (found.wins + found.losses + found.ties, found.pairs) == (4, 4)
+    assert found.only_line == sum((a & ~b).sum() for a, b in both)
+    assert found.only_other == sum((b & ~a).sum() for a, b in both)
+    assert found.predictions == 4 * 800
+    back = paired(line(table, "align"), line(table, "navia"), table.average)
+    assert (back.points, back.wins, back.only_line) == (pytest.approx(-found.points), found.losses, found.only_other)
+    assert found.settled
+    assert back.settled
+    assert paired_text(back).startswith("align against navia: −")
+    assert f"right alone in {found.only_line:,} and {found.only_other:,} of 3,200 predictions; settled" in paired_text(
+        found, images=True
+    )
+    assert traces
+
+
+def test_an_interval_with_zero_leaves_the_difference_open() -> None:
+    table, _, _ = pair(seeds=1, gain=0.0)
+    found = paired(*table.lines, table.average)
+    assert not found.settled
+    assert paired_text(found).endswith("; open")
+
+
+def test_pairs_without_traces_have_wins_and_no_interval() -> None:
+    rows = [made_up(m, d, t) for m, t in (("align", 0.3), ("navia", 0.31)) for d in ("fog", "snow", "frost")]
+    rows[-1]["top1"], rows[-2]["top1"] = 0.2, 0.3
+    table = only(tabulate(rows))
+    found = paired(line(table, "navia"), line(table, "align"), table.average)
+    assert (found.wins, found.losses, found.ties, found.low, found.predictions) == (1, 1, 1, None, None)
+    assert found.points == pytest.approx(-3)
+    assert paired_text(found) == (
+        "navia against align: −3.0 points, higher in 1 of 3 pairs, equal in 1; "
+        "open: the rows do not say which images were right"
+    )
+    assert paired_text(paired(line(table, "navia"), line(table, "align"), column(table, "gmacs"))) == ""
+    apart = only(tabulate([made_up("align"), made_up("navia", seed=1)]))
+    assert paired(*apart.lines, apart.average) is None
+
+
+def test_lines_are_compared_with_what_is_worth_it() -> None:
+    """NAVIA with fewer tokens with LayerNorm tuning on the same tokens, and with all tokens."""
+    rows = [made_up("none", top1=0.3), made_up("tent", top1=0.4), made_up("align", top1=0.5)]
+    rows += [made_up("align", top1=0.48, reduce="tome:8"), made_up("navia", top1=0.52, reduce="tome:8")]
+    found = {title: {name: p.other for name, p in own.items()} for title, own in comparisons(only(tabulate(rows)))}
+    assert set(found["no adaptation"].values()) == {"no adaptation"}
+    assert len(found["no adaptation"]) == len(found["the highest"]) == 4
+    assert found["align with the same tokens"] == {"navia + tome:8": "align + tome:8"}
+    assert found["all tokens"] == {"navia + tome:8": "align"}
+    rows = [made_up("navia", reduce="tome:8", options={"embedding": False, "biases": False}, label="none r=8")]
+    rows += [made_up("navia", reduce="tome:8", options={"biases": False}, label="E r=8"), made_up("navia", reduce="tome:8")]
+    ablation = dict(comparisons(only(tabulate(rows))))["align with the same tokens"]
+    assert {name: p.other for name, p in ablation.items()} == {"E r=8": "none r=8", "navia + tome:8": "none r=8"}
+    assert comparisons(only(tabulate([made_up("tent")]))) == []
+
+
+def test_every_output_has_the_pairs(tmp_path: Path) -> None:
+    rows = [made_up("none", top1=0.3), made_up("align", top1=0.48, reduce="tome:8")]
+    rows += [made_up("navia", top1=0.52, reduce="tome:8")]
+    traces = with_images(rows, drawn(rows))
+    results = tabulate(rows, traces=traces)
+    assert "### Pair by pair" in page_markdown(results)
+    assert "Pair by pair" in report_page(results, {})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = json.loads(run_command(str(tmp_path), "--json").stdout)
+    ours = [p for p in told["tables"][0]["paired"] if p["against"] == "align with the same tokens"]
+    assert [(p["line"], p["other"], p["pairs"], p["settled"]) for p in ours] == [
+        ("navia + tome:8", "align + tome:8", 1, False)
+    ]
+    assert "navia + tome:8 against align + tome:8: " in run_command(str(tmp_path)).output.replace("\n", " ")
+
+
+def test_the_command_compares_any_two_lines(tmp_path: Path) -> None:
+    rows = [made_up("none", top1=0.3), made_up("tent", top1=0.4), made_up("align", top1=0.5), made_up("navia", batch=1)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    two = ["--compare", "tent", "--compare", "align"]
+    told = json.loads(run_command(str(tmp_path), *two, "--json").stdout)
+    assert [(p["table"], p["line"], p["other"], p["points"]) for p in told["compared"]] == [
+        (1, "tent", "align", pytest.approx(-10))
+    ]
+    assert "Table 1: tent against align: −10.0 points" in run_command(str(tmp_path), *two).output.replace("\n", " ")
+    for wrong, why in (
+        (
+            ["--compare", "tnt", "--compare", "align"],
+            "no line 'tnt' in these tables; known: no adaptation, tent, align, navia",
+        ),
+        (["--compare", "tent"], "--compare 'tent' needs a second --compare LINE"),
+        (["--compare", "tent", "--compare", "navia"], "are in no table together"),
+    ):
+        assert why in str(run_command(str(tmp_path), *wrong).exception)

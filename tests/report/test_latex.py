@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from navia.data.corruptions import names
+from navia.report.markup import latex, latex_table
 from navia.report.tables import Results, tabulate
-from navia.report.text import latex, latex_table
 from tests.report.test_results import made_up, made_up_grid, only
 
 NASTY = ("50 % {of_it} #1 \\ ^~", '[ours] * <a> | "b"', "*", "a_b & c$")

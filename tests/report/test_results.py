@@ -34,14 +34,16 @@ from navia.report.charts import (
     running_accuracy,
     select_lines,
 )
-from navia.report.compare import best, collapses, effective_classes, has_paper, interval_text, paper
+from navia.report.compare import best, collapses, effective_classes, interval_text
 from navia.report.figures import draw_figure, draw_figures, style
 from navia.report.files import LIST, read_rows, save_text, write_files
 from navia.report.images import example_images, parse_preprocessing
 from navia.report.lines import Column, Line, over_seeds, t95
+from navia.report.markup import csv_text, latex_table, markdown, page_markdown
 from navia.report.page import report_page
+from navia.report.published import has_paper, paper
 from navia.report.tables import Results, Table, domain_of, tabulate
-from navia.report.text import csv_text, how_to_read, latex_table, markdown, missing_text, page_markdown, summary
+from navia.report.text import how_to_read, missing_text, summary
 from tests.report.test_page import body_of, charts_of, rows_of
 
 SPEC = """
@@ -235,7 +237,7 @@ def test_rows_that_the_guard_changed_are_named() -> None:
     said = " ".join(how_to_read(only(tabulate(rows))))
     assert "The guard was on and acted: sar on fog; Y on snow." in said
     alone = only(tabulate([made_up("none"), {**made_up("tent"), "guarded": False}]))
-    assert "guard was" not in " ".join(how_to_read(alone))
+    assert "The guard was off, as in the published methods" in " ".join(how_to_read(alone))
 
 
 # ---- columns
@@ -554,7 +556,7 @@ def test_published_averages_are_those_of_the_published_values() -> None:
         if all(name in entry.values for name in names()):
             assert np.mean([entry.values[name] for name in names()]) == pytest.approx(entry.values["imagenet-c"], abs=0.1)
             checked += 1
-    assert checked == 5
+    assert checked == 9
     assert reference("table2")["EATA"].values["imagenet-v2"] == 0.6
     with pytest.raises(SpecError, match="no published values"):
         reference("table9")
@@ -580,7 +582,8 @@ def test_paper_values_stand_beside_ours_where_the_protocol_is_the_papers() -> No
     table = only(results)
     assert paper(table, line(table, "NoAdapt"), column(table, "fog")) == 65.7
     assert paper(table, line(table, "NAVIA_4"), table.average) == 70.7
-    assert paper(table, line(table, "NAVIA_4"), column(table, "noise")) is None
+    assert paper(table, line(table, "NAVIA_4"), column(table, "noise")) == pytest.approx((64.2 + 65.9 + 65.7) / 3)
+    assert paper(table, line(table, "NAVIA_4"), column(table, "gmacs")) is None
     assert paper(table, line(table, "align"), table.average) is None
     assert "augreg2" in report_page(results, {})
     assert "paper of FOA" not in page_markdown(results)  # that note is on Table 2
@@ -665,7 +668,7 @@ def test_methods_of_interleaved_costs_are_each_one_line_on_the_page() -> None:
         for r, c in costs.items()
     ]
     html = report_page(tabulate(rows), {})
-    (swept,) = [chart for chart in charts_of(html) if chart["title"] == "Each method over its reducers"]
+    (swept,) = [chart for chart in charts_of(html) if chart["title"] == "Each method over its reducers, by cost"]
     assert [(series["name"], len(series["points"])) for series in swept["series"]] == [("align", 3), ("navia", 3)]
 
 
@@ -940,3 +943,16 @@ def test_a_row_without_its_fingerprint_is_named(tmp_path: Path) -> None:
         tabulate([made_up(), broken])
     result = run_command(str(tmp_path / "nowhere"))
     assert "no folder" in str(result.exception)
+
+
+def test_the_papers_gflops_stand_beside_ours_and_are_no_accuracy() -> None:
+    rows = [
+        made_up("navia", "fog", 0.7, reduce="tome:8", label="NAVIA_8", gmacs_paper=12.2211),
+        made_up("foa", "fog", 0.7, label="FOA", gmacs_paper=446.485),
+    ]
+    page = page_markdown(tabulate(rows))
+    assert "GFLOPs, paper's count" in page
+    assert "| NAVIA\\_8 | 70.0 / 76.4 | 12.2 / 12.2 |" in page
+    assert "| FOA | 70.0 / 73.4 | 446 / 446 |" in page
+    table = only(tabulate(rows))
+    assert all(paper(table, one, c) != 12.22 for one in table.lines for c in table.columns)

@@ -1,7 +1,8 @@
 """tools/results.py: the generated page of the documentation, also with missing rows."""
 
 import importlib.util
-import json
+import re
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,12 +106,30 @@ def test_the_picture_of_the_readme_has_a_bar_for_each_group(tool: ModuleType, sp
 
 
 def test_the_page_of_the_documentation_is_that_of_its_rows(tool: ModuleType) -> None:
-    """From the rows and the specs beside it, without images or weights."""
+    """From the rows, specs and scores beside it, without images or weights."""
     assets = tool.ROOT / "docs" / "assets"
-    rows = {row["key"]: row for row in map(json.loads, (assets / "results.jsonl").read_text().splitlines())}
     page = (tool.ROOT / "docs" / "results.md").read_text()
-    specs = Store(assets).specs()
-    assert [spec["name"] for spec in specs] == list(tool.SPECS)
-    for spec in specs:
-        for part in tool.section(spec, rows):
-            assert part in page
+    for place, file, names in ((assets, "results.jsonl", tool.SPECS), (assets / "more", "rows.jsonl", tool.MORE)):
+        rows, scores = tool.read_rows(place / file), tool.read_scores_file(place / "scores.jsonl")
+        specs = Store(place).specs()
+        found = [spec["name"] for spec in specs]
+        assert found == [name for name in names if name in found]
+        assert found
+        for spec in specs:
+            for part in tool.section(spec, rows, scores):
+                assert part in page
+    assert all((tool.ROOT / "docs" / path).is_file() for path in re.findall(r"!\[.*\]\((.*)\)", page))
+
+
+def test_what_a_folder_lacks_stays_as_published(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder writes the same page, rows and specs again."""
+    copy = tmp_path / "root"
+    for name in ("docs/assets", "benchmarks/results"):
+        shutil.copytree(tool.ROOT / name, copy / name)
+    monkeypatch.setattr(tool, "ROOT", copy)
+    tool.main(tmp_path / "empty")
+    written = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*.json*")}
+    root = Path(__file__).parents[2]
+    assert written == {path: (root / path).read_bytes() for path in written}
+    lines = (copy / "docs" / "results.md").read_text().splitlines()
+    assert set(lines) <= set((root / "docs" / "results.md").read_text().splitlines())

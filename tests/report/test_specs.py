@@ -10,9 +10,10 @@ import pytest
 
 from navia.bench.store import Store
 from navia.report.charts import rate_sweeps
+from navia.report.markup import csv_text, latex_table, markdown, page_markdown
 from navia.report.page import report_page
 from navia.report.tables import Results, Table, tabulate
-from navia.report.text import csv_text, latex_table, markdown, missing_text, page_markdown, summary
+from navia.report.text import missing_text, summary
 from tests.report.test_page import Parsed
 from tests.report.test_results import column, line, made_up, only, run_command
 

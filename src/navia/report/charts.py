@@ -12,18 +12,20 @@ from typing import Any, Literal, NamedTuple
 from navia.evaluation.explain import NEIGHBOURS
 from navia.methods.base import METHODS
 from navia.report.compare import Collapse, compared, value_text
-from navia.report.formatting import capitalize, finite, format_number, readable
+from navia.report.formatting import capitalize, finite, format_number, join_names, readable
 from navia.report.lines import GMACS, MS, Column, Line, Setting, Traces
 from navia.report.tables import Block, Table
 
 RATES = ("eta_delta", "eta_delta_l")
 MOST_CURVES = 16  # in one chart
+LOG_FROM = 5  # costs that differ by a larger factor are drawn on a logarithmic axis
 TOP_CLASSES = 8  # in the histogram of a collapsed run
 
 
 @dataclass(frozen=True)
 class Point:
-    """x: a number, or the name of a group of bars. low, high: the error bar. detail: shown when the point is hovered."""
+    """x: a number, or the name of a group of bars. low, high: the error bar. detail: shown when the point is hovered. mark:
+    why the point is highlighted."""
 
     x: float | str
     y: float
@@ -31,11 +33,15 @@ class Point:
     high: float | None = None
     name: str = ""
     detail: Mapping[str, str] = field(default_factory=dict)
+    mark: str = ""
 
 
 class Series(NamedTuple):
+    """group: series of one group have the same colour and differ in their markers."""
+
     name: str
     points: Sequence[Point]
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,21 +76,28 @@ def figures(table: Table, traces: Traces) -> Iterator[Figure]:
     if sweeps := convergence(table):
         title = "Accuracy on the last third of the stream after so many batches"
         yield Figure("convergence", "settings", [_sweep_chart(sweeps, table, title, "batches adapted to")])
+    for number, sweep in enumerate(budget_sweeps(table)):
+        chart = _budget_chart(table, sweep)
+        if chart.series:
+            yield Figure(f"layers{f'-{number + 1}' if number else ''}", "settings", [chart])
     for rate in RATES:
         for number, sweep in enumerate(rate_sweeps(table, rate)):
             title = f"Sensitivity of {sweep.name} to {rate}: 1 is the best of each domain, 0 the worst"
             rates, lines = zip(*sweep.lines, strict=True)
             curves = {column.title: relative([value.mean for value in compared(lines, column)]) for column in table.single}
-            points = {name: [Point(x, y) for x, y in zip(rates, own, strict=True) if y == y] for name, own in curves.items()}
+            points = {
+                name: [Point(x, y, mark="best" * (y == 1)) for x, y in zip(rates, own, strict=True) if y == y]
+                for name, own in curves.items()
+            }
             series, log_x = [Series(name, own) for name, own in points.items() if own], min(rates) > 0
             if series:
                 chart = Chart("line", title, rate, "relative accuracy", series, log_x)
                 yield Figure(f"rates-{rate}{f'-{number + 1}' if number else ''}", "settings", [chart])
     if sweeps := reduction_sweeps(table):
-        chart = _sweep_chart(sweeps, table, "Each method over its reducers", "GMACs/image")
+        chart = _sweep_chart(sweeps, table, "Each method over its reducers, by cost", "GMACs/image", GMACS)
         yield Figure("tradeoff-cost", "settings", [chart])
-        late = _sweep_chart(sweeps, table, "Each method over its reducers", "ms/image", MS)
-        yield Figure("tradeoff-latency", None, [late])
+        late = _sweep_chart(sweeps, table, "Each method over its reducers, by time", "ms/image", MS)
+        yield Figure("tradeoff-latency", "settings", [late])
     yield from _tsne_figures(table, traces)
 
 
@@ -94,10 +107,13 @@ def _block_figures(table: Table, block: Block, traces: Traces) -> Iterator[Figur
     largest = max((line.value(GMACS).mean or 0.0 for line in block.lines), default=0.0)
     unit, factor = ("GMACs/image", 1.0) if largest >= 1 else ("MMACs/image", 1000.0)
     costs = (("cost", GMACS, unit, factor, "multiply-accumulates"), ("latency", MS, "ms/image", 1.0, "milliseconds"))
-    what = "Accuracy" if table.average.kind == "domain" else f"Mean accuracy over {len(table.average.members)} domains"
+    sets = sum(bool(dataset.domains) for dataset in table.datasets)
+    of = f"{sets} data sets" if sets > 1 else f"{len(table.average.members)} domains"
+    what = "Accuracy" if table.average.kind == "domain" else f"Mean accuracy over {of}"
     for name, cost, label, scale, quantity in costs:
         title = f"{what} against {quantity} per image{realtime}"
-        chart = Chart("scatter", title, label, f"{table.average.title}, %", _against(table, block, cost, scale))
+        series = _against(table, block, cost, scale)
+        chart = Chart("scatter", title, label, f"{table.average.title}, %", series, _spans_much(series))
         if sum(len(series.points) for series in chart.series) > 1:
             yield Figure(f"accuracy-{name}{suffix}", "cost", [chart])
     lines = select_lines(table, block)
@@ -123,7 +139,8 @@ def _against(table: Table, block: Block, cost: Column, factor: float) -> list[Se
 def _detail(table: Table, line: Line) -> dict[str, str]:
     """The average first, in real time too, then its parts: domains, or their groups where these are too many to read."""
     realtime = [c for c in table.summed if c.kind == "clock"]
-    parts = [c for c in table.summed if c.kind == "group"] if table.is_wide else table.single
+    shown = table.main if len(table.datasets) > 1 else table.summed if table.parts else table.single
+    parts = [c for c in shown if c.kind in ("domain", "dataset", "group")]
     detail = {f"{c.title}, %": value_text(line.value(c)) for c in dict.fromkeys([table.average, *realtime, *parts])}
     costs = [column for column in table.columns if not column.is_accuracy]
     detail |= {column.title: format_number(line.value(column).mean) for column in costs}
@@ -209,24 +226,56 @@ def _sweep_chart(sweeps: Sequence[Sweep], table: Table, title: str, x_label: str
         values = [(line.value(cost).mean if cost else x, line.value(table.average)) for x, line in sweep.lines]
         points = [Point(x, v.mean, v.low, v.high) for x, v in values if x is not None and v.mean is not None]
         series.append(Series(sweep.name, sorted(points, key=lambda point: point.x)))
-    return Chart("line", title, x_label, f"{table.average.title}, %", series)
+    return Chart("line", title, x_label, f"{table.average.title}, %", series, cost is not None and _spans_much(series))
+
+
+def _spans_much(series: Sequence[Series]) -> bool:
+    """Whether costs differ so much (FOA has 28 forwards) that the smaller ones need a logarithmic axis."""
+    costs = [float(point.x) for one in series for point in one.points]
+    return bool(costs) and min(costs) > 0 and max(costs) > LOG_FROM * min(costs)
 
 
 def rate_sweeps(table: Table, rate: str) -> list[Sweep]:
     """Lines that differ only in the option `rate`, at least two values of it; where it is not given, the default counts."""
-    found: dict[tuple[str, str, str, tuple[bool, bool]], dict[float, Line]] = {}
-    for line in (line for line in table.lines if not line.options_by_domain):
+    found: dict[Setting, dict[float, Line]] = {}
+    for line in (line for line in table.lines if not line.options_by_domain and not line.setting.choose):
         method, options = line.setting.method, line.setting.given
         default = getattr(METHODS.get(method).Options(), rate, None) if method in METHODS.names() else None
         value = finite(options.pop(rate, default))
         if value is not None:
-            rest = json.dumps(options, sort_keys=True)
-            found.setdefault((method, line.setting.reduce, rest, line.setting.block), {})[value] = line
-    return [
-        Sweep(Setting(method, reduce, rest, False, None).text, tuple(sorted(lines.items())))
-        for (method, reduce, rest, _), lines in found.items()
-        if len(lines) > 1
-    ]
+            rest = replace(line.setting, options=json.dumps(options, sort_keys=True), label=None)
+            found.setdefault(rest, {})[value] = line
+    return [Sweep(rest.text, tuple(sorted(lines.items()))) for rest, lines in found.items() if len(lines) > 1]
+
+
+def budget_sweeps(table: Table) -> list[Sweep]:
+    """Lines that differ only in the number of tuned layers, from 0 (no CLS biases at all) on; at least two beside it."""
+    found: dict[Setting, dict[float, Line]] = {}
+    for line in (line for line in table.lines if not line.options_by_domain and not line.setting.choose):
+        method, options = line.setting.method, line.setting.given
+        default = getattr(METHODS.get(method).Options(), "budget", None) if method in METHODS.names() else None
+        budget = finite(options.pop("budget", default))
+        if options.pop("biases", True) is False:
+            budget = 0.0
+        if budget is not None:
+            rest = replace(line.setting, options=json.dumps(options, sort_keys=True), label=None)
+            found.setdefault(rest, {})[budget] = line
+    sweeps = [Sweep(rest.text, tuple(sorted(lines.items()))) for rest, lines in found.items()]
+    return [sweep for sweep in sweeps if len(sweep.lines) > 2 and sweep.lines[0][0] == 0]
+
+
+def _budget_chart(table: Table, sweep: Sweep) -> Chart:
+    """Improvement over no tuned layer, relative to it, as the paper draws it."""
+    groups = [c for c in table.summed if c.kind == "group"] or ([] if table.parts else list(table.single))
+    lines, series = [line for _, line in sweep.lines], []
+    for column in dict.fromkeys([*groups, table.average]):
+        values = [value.mean for value in compared(lines, column)]
+        base = values[0]
+        pairs = [(x, value) for (x, _), value in zip(sweep.lines, values, strict=True) if value is not None]
+        points = [Point(x, 100 * (value - base) / base) for x, value in pairs] if base else []
+        series.append(Series(column.title, points))
+    title = f"{sweep.name}: relative improvement over no tuned layer"
+    return Chart("line", title, "number of layers", "improvement, %", [one for one in series if one.points])
 
 
 def relative(values: Sequence[float | None]) -> list[float]:
@@ -238,17 +287,18 @@ def relative(values: Sequence[float | None]) -> list[float]:
 
 def reduction_sweeps(table: Table) -> list[Sweep]:
     """Per method the lines over one family of reducers, by cost; without reduction is a point of each family."""
-    by_run: dict[tuple[str, str], list[Line]] = {}
-    for line in (line for block in table.blocks if not block.title for line in block.lines if not line.options_by_domain):
-        by_run.setdefault((line.setting.method, line.setting.options), []).append(line)
+    by_run: dict[Setting, list[Line]] = {}
+    for line in (line for block in table.blocks if not block.title for line in block.lines):
+        if line.setting.choose or not line.options_by_domain:
+            by_run.setdefault(replace(line.setting, reduce="none", label=None), []).append(line)
     sweeps = []
-    for (method, options), lines in by_run.items():
+    for run, lines in by_run.items():
         known = [(line.value(GMACS).mean, line) for line in lines]
         cost = [(x, line.setting.reduce.partition(":")[0], line) for x, line in known if x is not None]
         families = dict.fromkeys(family for _, family, _ in cost if family != "none")
         for family in families:
             points = sorted(((x, line) for x, own, line in cost if own in (family, "none")), key=lambda pair: pair[0])
-            name = Setting(method, family if len(families) > 1 else "none", options, False, None).text
+            name = replace(run, reduce=family if len(families) > 1 else "none").text
             sweeps.append(Sweep(name, tuple(points)))
     curves = [sweep for sweep in sweeps if len(sweep.lines) > 1]
     return curves if any(len(sweep.lines) > 2 for sweep in curves) else []
@@ -258,7 +308,7 @@ def convergence(table: Table) -> list[Sweep]:
     """Per method and reducer the lines over the number of batches that were adapted to."""
     found: dict[Setting, dict[float, Line]] = {}
     for line in table.lines:
-        if line.setting.adapt_for is not None and not line.options_by_domain:
+        if line.setting.adapt_for is not None and (line.setting.choose or not line.options_by_domain):
             found.setdefault(replace(line.setting, adapt_for=None), {})[float(line.setting.adapt_for)] = line
     return [Sweep(setting.name, tuple(sorted(lines.items()))) for setting, lines in found.items() if len(lines) > 1]
 
@@ -271,11 +321,15 @@ def _tsne_figures(table: Table, traces: Traces) -> Iterator[Figure]:
     found = {domain: own for domain in table.domains if (own := _tsne_of(table, domain, traces))}
     for domain, (seed, by_line) in found.items():
         blocks = sorted({panel["block"] for tsne in by_line.values() for panel in tsne["panels"]})
-        classes = list(dict.fromkeys(name for tsne in by_line.values() for name in tsne["names"]))
+        classes = {name: group for tsne in by_line.values() for name, group in _groups_of(tsne).items()}
         charts = [_tsne_chart(name, tsne, block, classes) for name, tsne in by_line.items() for block in blocks]
         where = f"{capitalize(readable(domain))}: " if len(table.domains) > 1 else ""
         images = max(len(tsne["labels"]) for tsne in by_line.values())
-        note = f"{where}{images:,} images of {len(classes)} classes{f', seed {seed}' if len(table.seeds) > 1 else ''}."
+        groups = list(dict.fromkeys(filter(None, classes.values())))
+        grouped = f" in {len(groups)} groups (colours: {join_names(groups)}; markers: classes)" if groups else ""
+        note = (
+            f"{where}{images:,} images of {len(classes)} classes{grouped}{f', seed {seed}' if len(table.seeds) > 1 else ''}."
+        )
         yield Figure(f"tsne{f'-{domain}' if len(found) > 1 else ''}".replace("/", "-"), "tsne", charts, len(blocks), note)
 
 
@@ -290,10 +344,21 @@ def _tsne_of(table: Table, domain: str, traces: Traces) -> tuple[int, dict[str, 
     return chosen, {name: tsne for name, seed, tsne in found if seed == chosen}
 
 
-def _tsne_chart(line: str, tsne: Mapping[str, Any], block: int, classes: Sequence[str]) -> Chart:
+def _groups_of(tsne: Mapping[str, Any]) -> dict[str, str]:
+    """The group of each class; none where the trace has none."""
+    names, groups = tsne["names"], tsne.get("groups") or ()
+    return dict(zip(names, groups if len(groups) == len(names) else [""] * len(names), strict=True))
+
+
+def _tsne_chart(line: str, tsne: Mapping[str, Any], block: int, classes: Mapping[str, str]) -> Chart:
     panel: Mapping[str, Any] = next((panel for panel in tsne["panels"] if panel["block"] == block), {})
     neighbours, points = finite(panel.get("neighbours")), panel.get("points") or []
     title = f"block {block}" + ("" if neighbours is None else f": {NEIGHBOURS}-NN accuracy {100 * neighbours:.0f} %")
     places = list(zip(points, [tsne["names"][label] for label in tsne["labels"]] if points else [], strict=True))
-    series = [Series(name, [Point(x, y, name=name) for (x, y), own in places if own == name]) for name in classes]
+    series = [
+        Series(
+            f"{name} ({group})" if group else name, [Point(x, y, name=name) for (x, y), own in places if own == name], group
+        )
+        for name, group in classes.items()
+    ]
     return Chart("map", title, "", "", series, group=line)

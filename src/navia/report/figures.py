@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from navia.errors import NaviaError
-from navia.report.charts import Chart, Figure, Point, figures
+from navia.report.charts import Chart, Figure, Point, Series, figures
 from navia.report.lines import Traces
 from navia.report.tables import Results
 
@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 # distinct with every kind of colour vision, as on the page; markers have another period, so that pairs repeat late
-COLOURS = ("#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00")
-MARKERS = ("o", "s", "^", "D", "v", "P")
+COLOURS = (
+    "#5f6570", "#ea6e00", "#0c4cdf", "#2d7d4b", "#bf79be", "#1195f9", "#5d3d00",
+    "#880088", "#779988", "#cc33cc", "#880044", "#996622",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "h", "<")
 STYLE = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e5e0",
     "axes.axisbelow": True, "legend.frameon": False, "svg.fonttype": "none",
     "svg.hashsalt": "navia",  # equal results give equal files
 }  # fmt: skip
 Signs = Mapping[str, dict[str, Any]]  # colour and marker of each series
-_NUMBER_SIZE, _MOST_NUMBERED = 6, 30
+_GROUP_COLOURS = (1, 2, 3, 4)  # of super-classes: the clearest
+_NUMBER_SIZE, _POINT_SIZE, _MOST_NUMBERED = 6, 6.5, 30
 _LAYERS = 4  # of the points of a t-SNE: class after class would hide the first ones below the last
 
 
@@ -61,8 +65,7 @@ def draw_figure(figure: Figure) -> "Drawing":
     size = (6.4, 3.8) if single else (max(5.0, 3.1 * across), 1.1 + 2.2 * down)
     if maps:
         size = (max(4.0, 2.3 * across), 0.8 + 2.4 * down)
-    names = dict.fromkeys(series.name for chart in figure.charts for series in chart.series)
-    signs = {name: _sign(index) for index, name in enumerate(names)}  # the same in all panels
+    signs = _signs([series for chart in figure.charts for series in chart.series])  # the same in all panels
     drawing = Drawing(figsize=size, layout="constrained")
     panels: list[Axes] = list(drawing.subplots(down, across, squeeze=False).flat)
     for number, (axes, chart) in enumerate(zip(panels, figure.charts, strict=False)):
@@ -83,9 +86,20 @@ def draw_figure(figure: Figure) -> "Drawing":
     found = [zip(*reversed(axes.get_legend_handles_labels()), strict=True) for axes in panels]
     handles: dict[str, Any] = {label: handle for pairs in found for label, handle in pairs}
     if handles:
-        columns = math.ceil(len(handles) / math.ceil(len(handles) / 4))
+        fitting = int(72 * size[0] / (5 * (max(map(len, handles)) + 7)))  # so many names fit beside each other
+        most = max(1, min(4, fitting))
+        columns = math.ceil(len(handles) / math.ceil(len(handles) / most))
         drawing.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=8)
     return drawing
+
+
+def _signs(series: Sequence[Series]) -> dict[str, dict[str, Any]]:
+    """Each name has its colour and marker; those of one group share their colour."""
+    names = {one.name: one.group for one in series}
+    groups = list(dict.fromkeys(filter(None, names.values())))
+    colours = {name: groups.index(group) if group else i for i, (name, group) in enumerate(names.items())}
+    return {name: _sign(i) | {"color": COLOURS[_GROUP_COLOURS[colours[name] % 4] if names[name] else i % len(COLOURS)]}
+            for i, name in enumerate(names)}  # fmt: skip
 
 
 def _sign(index: int) -> dict[str, Any]:
@@ -98,12 +112,50 @@ def _errors(points: Sequence[Point]) -> list[list[float]]:
     return [[abs(below) for below, _ in ends], [abs(above) for _, above in ends]]
 
 
-def _scatter(axes: "Axes", chart: Chart, _: Signs) -> None:
-    """Each point has its own marker and its own name in the legend."""
-    for index, point in enumerate(point for series in chart.series for point in series.points):
-        error: dict[str, Any] = {"yerr": _errors([point]), "linestyle": "none", "capsize": 2, "elinewidth": 0.8}
-        axes.errorbar([point.x], [point.y], label=point.name, **error, **_sign(index))
-    axes.margins(x=0.12, y=0.12)
+def _scatter(axes: "Axes", chart: Chart, signs: Signs) -> None:
+    """A colour and marker for each series, as on the page; points of a series have their names beside them."""
+    for series in chart.series:
+        error: dict[str, Any] = {"linestyle": "none", "capsize": 2, "elinewidth": 0.8}
+        x, y = [p.x for p in series.points], [p.y for p in series.points]
+        axes.errorbar(x, y, yerr=_errors(series.points), label=series.name, **error, **signs[series.name])
+    if chart.log_x:
+        _log_axis(axes, _places(chart))
+    axes.margins(x=0.16, y=0.12)
+    _name_points(axes, chart)
+
+
+def _name_points(axes: "Axes", chart: Chart) -> None:
+    """Names beside the points of a method that has several, moved a little where they would cover each other; a name without
+    room is left out, the tables have it."""
+    drawing = axes.get_figure(root=True)
+    assert drawing is not None
+    axes.autoscale_view()
+    points = [p for one in chart.series for p in one.points if len(one.points) > 1]
+    height, placed = 1.2 * _POINT_SIZE, list[tuple[float, float, float]]()
+    for point in sorted(points, key=lambda point: -point.y):
+        x, y = axes.transData.transform((float(point.x), point.y)) * 72 / drawing.dpi
+        wide = 0.55 * _POINT_SIZE * len(point.name)
+        for shift in (0.0, -height, height, -2 * height, 2 * height):
+            near = (abs(y + shift - other) < height and left < x + wide and x < left + w for left, other, w in placed)
+            if not any(near):
+                placed.append((x, y + shift, wide))
+                style_options: dict[str, Any] = {"textcoords": "offset points", "fontsize": _POINT_SIZE, "va": "center"}
+                axes.annotate(point.name, (float(point.x), point.y), (6, shift), color="#44474d", **style_options)
+                break
+
+
+def _places(chart: Chart) -> list[float]:
+    return [float(point.x) for series in chart.series for point in series.points]
+
+
+def _log_axis(axes: "Axes", values: Sequence[float]) -> None:
+    """Logarithmic, with plain numbers at powers of 10, and at 2 and 5 times these where there is room."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if max(values) < 100 * min(values) else (1.0,)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _lines(axes: "Axes", chart: Chart, signs: Signs) -> None:
@@ -116,8 +168,13 @@ def _lines(axes: "Axes", chart: Chart, signs: Signs) -> None:
         if len(band) > 1:
             lows, highs = [p.low or 0.0 for p in band], [p.high or 0.0 for p in band]
             axes.fill_between([p.x for p in band], lows, highs, alpha=0.12, color=sign["color"], linewidth=0)
+        best = [p for p in points if p.mark]  # a ring
+        ring: dict[str, Any] = {"s": 95, "facecolors": "none", "edgecolors": sign["color"], "linewidths": 1.4, "zorder": 3}
+        axes.scatter([p.x for p in best], [p.y for p in best], **ring)
     if chart.log_x:
-        axes.set_xscale("log")
+        _log_axis(axes, _places(chart))
+    elif all(x == int(x) for x in _places(chart)):
+        axes.locator_params(axis="x", integer=True)
 
 
 def _bars(axes: "Axes", chart: Chart, _: Signs) -> None:
@@ -129,8 +186,8 @@ def _bars(axes: "Axes", chart: Chart, _: Signs) -> None:
         points = series.points
         at = [names.index(str(point.x)) + (i - (count - 1) / 2) * wide for point in points]
         colour, hatch = COLOURS[i % len(COLOURS)], ("", "//", "..", "xx")[i // len(COLOURS) % 4]
-        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
-        axes.bar(at, [p.y for p in points], 0.92 * wide, label=series.name, **look)
+        style_options: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+        axes.bar(at, [p.y for p in points], 0.92 * wide, label=series.name, **style_options)
         axes.errorbar(at, [p.y for p in points], _errors(points), linestyle="none", ecolor="#1d1e20", elinewidth=0.6)
         for x, point in zip(at, points, strict=True) if count * len(names) <= _MOST_NUMBERED else ():
             above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": _NUMBER_SIZE}
@@ -150,5 +207,5 @@ def _map(axes: "Axes", chart: Chart, signs: Signs) -> None:
     for layer in range(_LAYERS):
         for series in chart.series:
             own, label = series.points[layer::_LAYERS], None if layer else series.name
-            look = {"s": 13, "edgecolors": "white", "linewidths": 0.25, **signs[series.name]}
-            axes.scatter([p.x for p in own], [p.y for p in own], label=label, **look)
+            style_options = {"s": 13, "edgecolors": "white", "linewidths": 0.25, **signs[series.name]}
+            axes.scatter([p.x for p in own], [p.y for p in own], label=label, **style_options)

@@ -14,9 +14,9 @@ from navia.errors import InputError, NaviaError
 from navia.io import atomic_write, printable
 from navia.report.figures import draw_figures
 from navia.report.images import example_images
+from navia.report.markup import csv_text, latex, page_markdown
 from navia.report.page import report_page
 from navia.report.tables import Results
-from navia.report.text import csv_text, latex, page_markdown
 
 Trace = dict[str, Any]
 LIST = "navia-report.json"

@@ -5,6 +5,10 @@ import numbers
 from collections.abc import Sequence
 
 DASH = "–"
+_DATASETS = {
+    "imagenet": "ImageNet", "imagenet-c": "ImageNet-C", "imagenet-r": "ImageNet-R", "imagenet-a": "ImageNet-A",
+    "imagenet-v2": "ImageNet-V2", "imagenet-sketch": "ImageNet-Sketch",
+}  # fmt: skip
 _TOO_LARGE = 1e100  # larger values would overflow the axes of a chart
 
 
@@ -46,8 +50,8 @@ def _power(number: float) -> int:
 
 
 def readable(name: str) -> str:
-    """A corruption, domain or option as people write it: 'gaussian noise'."""
-    return name.replace("_", " ")
+    """A corruption, domain, data set or option as people write it: 'gaussian noise', 'ImageNet-R'."""
+    return _DATASETS.get(name) or name.replace("_", " ")
 
 
 def capitalize(text: str) -> str:

@@ -19,7 +19,7 @@ from navia.models.forward import forward
 from navia.reduction import Reducer
 from navia.report.formatting import readable
 from navia.report.lines import Line, Traces
-from navia.report.tables import Results, Table
+from navia.report.tables import Dataset, Results, Table
 
 EXAMPLES = 5
 THUMBNAIL = 128  # pixels: small enough for a page with fifteen corruptions
@@ -40,30 +40,33 @@ def example_images(results: Results, traces: Traces) -> Examples:
     """A few images of each kind of data, and a note on them; data that cannot be opened is named there."""
     rows: list[ImageRow] = []
     notes: list[str] = []
-    widest: dict[tuple[str, ...], Table] = {}  # of the tables of one kind of data that with most domains
-    for table in results.tables:
-        what = tuple(str(table.protocol[key]) for key in ("data", "severity", "preprocessing"))
-        widest[what] = max(widest.get(what, table), table, key=lambda one: len(one.domains))
-    for table in widest.values():
+    widest: dict[tuple[str, ...], tuple[Table, Dataset]] = {}  # of the tables of one kind of data that with most domains
+    for table, dataset in ((one, part) for one in results.tables for part in one.datasets if part.domains):
+        what = tuple(str(dataset.protocol[key]) for key in ("data", "severity", "preprocessing"))
+        earlier = widest.get(what)
+        if earlier is None or len(dataset.domains) > len(earlier[1].domains):
+            widest[what] = table, dataset
+    for table, dataset in widest.values():
         prefix = f"table {table.number}, " if len(results.tables) > 1 else ""
         try:
-            rows += _examples_of(table, traces, prefix)
+            rows += _examples_of(table, dataset, traces, prefix)
         except (NaviaError, OSError) as error:
-            notes.append(f"No images of {table.title}: {error}.")
+            notes.append(f"No images of {table.title if len(table.datasets) == 1 else dataset.title}: {error}.")
     shown = "Cropped as the model sees them. They show the data; the tables count how often predictions are right."
     return rows, " ".join([*([shown] if rows else []), *notes])
 
 
-def _examples_of(table: Table, traces: Traces, prefix: str) -> list[ImageRow]:
-    protocol = table.protocol
+def _examples_of(table: Table, dataset: Dataset, traces: Traces, prefix: str) -> list[ImageRow]:
+    protocol, keys = dataset.protocol, {own: key for key, own in dataset.domains.items()}
     data, kind = str(protocol["data"]), str(protocol["kind of data"])
     if data.startswith("datasets:") and not Path(data.split(":")[1]).exists():
         raise NaviaError("the data set is not a local one")
     total = 1000 if kind.startswith("imagenet") else protocol["classes"]
     names = class_names(protocol)
     generated = kind.endswith("made here")
-    given = next((list(row["domains"]) for row in table.rows if row.get("domains")), [])
-    wanted = list(table.domains) if protocol["stream"] == "reset" else given
+    own = [row for line in table.lines for (domain, _), row in line.rows.items() if domain in dataset.domains]
+    given = next((list(row["domains"]) for row in own if row.get("domains")), [])
+    wanted = list(keys) if protocol["stream"] == "reset" else given
     severity = protocol["severity"] or 5
     opened = open_domains(data, total, names, corruptions=wanted if generated else (), severity=severity)
     found = {domain.name: domain for domain in opened.domains}
@@ -72,19 +75,26 @@ def _examples_of(table: Table, traces: Traces, prefix: str) -> list[ImageRow]:
     domains = {name: found[part] for name, part in parts.items() if part in found} or dict([next(iter(found.items()))])
     if names is None and opened.names is not None:
         names = tuple(opened.names[i] for i in opened.classes) if opened.classes is not None else tuple(opened.names)
-    last = [_last_predictions(line, next(iter(domains)), traces) for line in table.blocks[0].lines]
+    first = next(iter(domains))
+    last = [_last_predictions(line, keys.get(first, first), traces) for line in table.blocks[0].lines]
     positions = _positions(next(iter(domains.values())), next((own for own in last if own), {}))
     preprocessing = parse_preprocessing(str(protocol["preprocessing"]))
     if generated:
         domains = {"clean": Domain("clean", next(iter(domains.values())).images)} | domains
     return [
         ImageRow(
-            f"{prefix}{readable(domain.name)}",
+            f"{prefix}{_domain_title(table, dataset, domain.name)}",
             [_thumbnail(domain.pixels(i, preprocessing)) for i in positions],
-            [_caption(table, name, domain, i, traces, names) for i in positions],
+            [_caption(table, keys.get(name, name), domain, i, traces, names) for i in positions],
         )
         for name, domain in domains.items()
     ]
+
+
+def _domain_title(table: Table, dataset: Dataset, name: str) -> str:
+    """Of several data sets also which of them it is."""
+    title = readable(name)
+    return title if len(table.datasets) == 1 or title == dataset.title else f"{dataset.title}, {title}"
 
 
 def _last_predictions(line: Line, domain: str, traces: Traces) -> dict[str, int]:

@@ -42,11 +42,20 @@ class Value:
 
 @dataclass(frozen=True)
 class Column:
-    """kind: domain (one corruption or part), group and average (means over `members`), clock (that in real time), ..."""
+    """kind: domain (one corruption or part), dataset, group and average (means over `members`, with `weights` where these
+    are not equal), clock (the average in real time), ... label: instead of its name, for display only."""
 
-    kind: Literal["domain", "group", "average", "clock", "ece", "gmacs", "ms", "memory"]
+    kind: Literal["domain", "dataset", "group", "average", "clock", "ece", "gmacs", "ms", "memory"]
     name: str
     members: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    label: str = field(default="", compare=False)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The weight of each domain in the mean; the same for all, unless given."""
+        weights = self.weights or (1 / max(len(self.members), 1),) * len(self.members)
+        return dict(zip(self.members, weights, strict=True))
 
     @property
     def better(self) -> Literal["high", "low"]:
@@ -54,12 +63,12 @@ class Column:
 
     @property
     def is_accuracy(self) -> bool:
-        return self.kind in ("domain", "group", "average", "clock")
+        return self.kind in ("domain", "dataset", "group", "average", "clock")
 
     @property
     def title(self) -> str:
         titles = {"ece": "ECE, %", "gmacs": "GMACs", "ms": "ms/image", "memory": "peak MiB"}
-        return titles.get(self.kind) or readable(self.name)
+        return self.label or titles.get(self.kind) or readable(self.name)
 
 
 GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
@@ -67,7 +76,8 @@ GMACS, MS = Column("gmacs", "gmacs"), Column("ms", "ms")
 
 @dataclass(frozen=True)
 class Setting:
-    """What defines a line. options: as JSON with sorted keys. label: its name, for display only."""
+    """What defines a line. options: as JSON with sorted keys. label: its name, for display only. choose: how further options
+    were chosen on each stream, as JSON; "": not at all. hide_guard: the table's note says that it was off."""
 
     method: str
     reduce: str
@@ -78,12 +88,17 @@ class Setting:
     guarded: bool = True
     adapt_every: int | str = 1
     precision: str = "float32"
+    choose: str = ""
+    fisher_images: int | None = None
+    hide_guard: bool = field(default=False, compare=False)
 
     @classmethod
     def from_row(cls, row: Row) -> "Setting":
         """Of a row, or of a cell of a kept spec."""
         options = json.dumps(row["options"], sort_keys=True)
-        later = (row.get("guarded", True), row.get("adapt_every", 1), row.get("precision", "float32"))  # absent in old rows
+        guarded = row.get("guarded", True) or (row["method"] == "none" and not row["options"])  # which has nothing to guard
+        chosen = json.dumps(row["choose"], sort_keys=True) if row.get("choose") else ""
+        later = (guarded, row.get("adapt_every", 1), row.get("precision", "float32"), chosen, row.get("fisher_images"))
         return cls(row["method"], row["reduce"], options, bool(row["realtime"]), row["adapt_for"], row["label"], *later)
 
     @property
@@ -99,7 +114,9 @@ class Setting:
         """Method, reducer and options."""
         method = "no adaptation" if self.method == "none" else self.method
         sparse = {} if self.adapt_every == 1 else {"adapt_every": self.adapt_every}
-        more = [self.precision] * (self.precision != "float32") + ["without guard"] * (not self.guarded)
+        more = ["options chosen"] * bool(self.choose) + [self.precision] * (self.precision != "float32")
+        more += [f"Fisher information of {self.fisher_images:,} images"] if self.fisher_images else []
+        more += ["without guard"] * (not self.guarded and not self.hide_guard)
         options = ", ".join([*_option_texts(self.given | sparse), *more])
         return f"{method}{'' if self.reduce == 'none' else f' + {self.reduce}'}{f' ({options})' if options else ''}"
 
@@ -116,7 +133,8 @@ def _option_texts(options: Mapping[str, Any]) -> list[str]:
 @dataclass(frozen=True)
 class Line:
     """name: unique within its table. realtime_rows: of the same setting in real time. scores: which images were right, where
-    known. options_by_domain: where runs of one label have other options on other domains; the setting has the shared."""
+    known. options_by_domain: where runs of one label have other options on other domains, or options were chosen on each;
+    the setting has the shared."""
 
     name: str
     setting: Setting
@@ -179,13 +197,14 @@ class Line:
         same ones, and enough of them; otherwise it is over the images."""
         rows, seeds = self.in_column(column), list(self.seeds(column).items())
         fewest = min((len(own) for _, own in seeds), default=0)
-        weighted = [(1 / len(seeds) / len(own), rows[domain, seed]) for domain, own in seeds for seed in own]
+        shares = column.shares
+        weighted = [(shares[domain] / len(own), rows[domain, seed]) for domain, own in seeds for seed in own]
         mean = finite(sum(weight * percent(row["top1"]) for weight, row in weighted))
         if mean is None or not fewest:
             return Value(seeds=fewest)
         by_seed = []
         if fewest > 1 and all(own == seeds[0][1] for _, own in seeds):
-            by_seed = [statistics.fmean(percent(rows[d, seed]["top1"]) for d, _ in seeds) for seed in seeds[0][1]]
+            by_seed = [sum(shares[d] * percent(rows[d, seed]["top1"]) for d, _ in seeds) for seed in seeds[0][1]]
         if len(by_seed) >= FEW_SEEDS:
             return over_seeds(by_seed)
         low, high = _interval(mean / 100, weighted, self.scores)
@@ -198,7 +217,8 @@ class Line:
         cells = [[percent(row["ece"]) for row in self.rows_of(domain)] for domain in column.members]
         if not all(cells) or any(finite(value) is None for cell in cells for value in cell):
             return Value()
-        return Value(statistics.fmean(statistics.fmean(cell) for cell in cells), seeds=min(map(len, cells)))
+        means = zip(column.shares.values(), map(statistics.fmean, cells), strict=True)
+        return Value(sum(share * mean for share, mean in means), seeds=min(map(len, cells)))
 
 
 # ---- intervals

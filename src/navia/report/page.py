@@ -17,12 +17,29 @@ from PIL import Image
 from navia.errors import InputError
 from navia.evaluation.explain import NEIGHBOURS
 from navia.report.charts import Chart, Figure, figures, histogram
-from navia.report.compare import collapses, compared, effective_classes, has_paper, interval_text, paper, read_column
+from navia.report.compare import collapses, compared, comparisons, effective_classes, interval_text, read_column, step_times
 from navia.report.formatting import DASH, count, finite, format_number, join_names, readable
+from navia.report.groups import short_path, value_text
 from navia.report.images import Examples, ImageRow, class_names, example_images
 from navia.report.lines import Column, Traces
-from navia.report.tables import Block, Results, Table, short_path
-from navia.report.text import differences_text, how_to_read, missing_text, paper_note, setting_text, summary, why_several
+from navia.report.published import has_paper, paper, paper_columns, paper_gflops
+from navia.report.tables import Block, Results, Table
+from navia.report.text import (
+    GFLOPS_TITLE,
+    PAIRS_NOTE,
+    TIMES_NOTE,
+    TIMES_TITLE,
+    against_title,
+    differences_text,
+    how_to_read,
+    missing_text,
+    pair_cells,
+    paper_note,
+    setting_text,
+    summary,
+    times_rows,
+    why_several,
+)
 
 FOLDER = Path(__file__).parent / "templates"
 PIXELATED_BELOW = 128  # images with fewer pixels a side are enlarged without smoothing
@@ -87,7 +104,8 @@ def report_page(
         sections.append(Section("What to try next", [{"kind": "steps", "items": introduction.steps}]))
     sections.append(_protocol_section(results))
     models = dict.fromkeys(short_path(str(table.protocol["model"])) for table in results.tables)
-    title = f"{', '.join(models)}: {len(results.tables)} tables of results" if several else results.tables[0].title
+    named = ", ".join(models) if len(models) < 3 else f"{len(models)} models"
+    title = f"{named}: {len(results.tables)} tables of results" if several else results.tables[0].title
     lead = f"{summary(results)}\n\n{' '.join([missing_text(results), *notes])}"
     if introduction:
         title, lead = introduction.title, f"{introduction.lead}\n\n{lead}"
@@ -99,6 +117,7 @@ def render(title: str, lead: str, sections: Sequence[Section]) -> str:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True)
     environment.filters["paragraphs"] = lambda text: [part.strip() for part in text.split("\n\n") if part.strip()]
     environment.filters["unbroken"] = lambda text: str(text).replace(" %", "\N{NO-BREAK SPACE}%")
+    environment.filters["keep_hyphen"] = lambda text: str(text).replace("ImageNet-", "ImageNet\N{NON-BREAKING HYPHEN}")
     found = [chart for section in sections for part in section.parts for chart in part.get("charts", ())]
     files = {name: Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js", "echarts.min.js")}
     template, data = environment.get_template("page.html"), list(map(_chart_data, found))
@@ -109,9 +128,11 @@ def _chart_data(chart: Chart) -> dict[str, Any]:
     """A chart for page.js: points as [x, y, low, high, name, detail], without what is missing at the end."""
     series = []
     for one in chart.series:
-        points = [[_short(p.x), _short(p.y), _short(p.low), _short(p.high), p.name, dict(p.detail)] for p in one.points]
+        points = [
+            [_short(p.x), _short(p.y), _short(p.low), _short(p.high), p.name or p.mark, dict(p.detail)] for p in one.points
+        ]
         kept = [point[: max(i for i, value in enumerate(point) if value or i < 2) + 1] for point in points]
-        series.append({"name": one.name, "points": kept})
+        series.append({"name": one.name, "points": kept} | ({"group": one.group} if one.group else {}))
     labels = {"title": chart.title, "x": chart.x_label, "y": chart.y_label}
     return {"kind": chart.kind, "log": chart.log_x, **labels, "series": series}
 
@@ -178,13 +199,22 @@ def _table_sections(table: Table, traces: Traces, several: bool) -> list[Section
 def _views(table: Table, traces: Traces) -> Iterator[Section]:
     tables = []
     for block in table.blocks:  # averages, then every domain, where one table would be too wide to see the average
-        tables.append(_results_part(table, block, table.summed if table.is_wide else table.columns, block.title))
-        if table.is_wide:
-            tables.append(_results_part(table, block, table.single, f"{block.title or 'The same'}, domain by domain"))
+        tables.append(_results_part(table, block, table.main, block.title))
+        if table.parts:
+            tables.append(_results_part(table, block, table.parts, f"{block.title or 'The same'}, domain by domain"))
     note = "\n\n".join(filter(None, [" ".join(how_to_read(table)), differences_text(table)]))
     yield Section("Accuracy, cost and time", [{"kind": "text", "text": setting_text(table)}, *tables], note)
     if has_paper(table):
         yield Section("Beside the paper", [_paper_part(table)], paper_note(table))
+    if pairs := _pairs_part(table):
+        yield Section("Pair by pair", [pairs], PAIRS_NOTE)
+    if times := step_times(table):
+        titles = [("method", "text"), ("against", "text"), ("change", "low"), ("paper", "low")]
+        cells = [
+            [cell(name), cell(dense), cell(one.percent, ours), cell(one.paper, theirs)]
+            for one, (name, dense, ours, theirs) in zip(times, times_rows(table), strict=True)
+        ]
+        yield Section(TIMES_TITLE, [table_part(titles, cells)], TIMES_NOTE)
     drawn: dict[str, list[Figure]] = {}
     for figure in figures(table, traces):
         if figure.section:
@@ -215,15 +245,34 @@ def _percent(value: object, factor: float = 100) -> Part:
 
 def _paper_part(table: Table) -> Part:
     """Ours, with the published value below it."""
-    columns = [c for c in table.columns if any(paper(table, line, c) is not None for line in table.lines)]
+    columns = paper_columns(table)
     known = [line for line in table.lines if any(paper(table, line, c) is not None for c in columns)]
+    titles = [("method", "text"), *((column.title, "low") for column in columns)]
     rows = [[cell(line.name)] for line in known]
     for cells, line in zip(rows, known, strict=True):
         for column in columns:
             theirs = paper(table, line, column)
             cells.append(_percent(line.value(column).mean, 1) | {"small": DASH if theirs is None else f"{theirs:.1f}"})
-    titles = [("method", "text"), *((column.title, "low") for column in columns)]
-    return table_part(titles, rows, "Ours, and below in small the paper's")
+    if gflops := [paper_gflops(table, line) for line in known if paper_gflops(table, line) is not None]:
+        titles.append((GFLOPS_TITLE, "low"))
+        for cells, line in zip(rows, known, strict=True):
+            ours, theirs = line.median("gmacs_paper"), paper_gflops(table, line)
+            cells.append(cell(ours, format_number(ours)) | {"small": format_number(theirs)})
+    return table_part(titles, rows, f"Ours, and below in small the paper's{'; both counts per image' if gflops else ''}")
+
+
+def _pairs_part(table: Table) -> Part | None:
+    """Lines against each other on the same images; a settled difference is bold."""
+    found = comparisons(table)
+    lines = [line.name for line in table.blocks[0].lines if any(line.name in own for _, own in found)]
+    rows = [[cell(name)] for name in lines]
+    for _, own in found:
+        for cells, name in zip(rows, lines, strict=True):
+            pair = own.get(name)
+            points, *small = pair_cells(pair) if pair else ("", "", "")
+            cells.append(cell(pair.points, points, ", ".join(filter(None, small)), pair.settled) if pair else cell(None))
+    titles = [("method", "text"), *((against_title(title, own), "high") for title, own in found)]
+    return table_part(titles, rows, "Points above the other line; bold where the interval excludes 0") if found else None
 
 
 def _collapse_section(results: Results, traces: Traces) -> Section:
@@ -243,7 +292,7 @@ def _collapse_section(results: Results, traces: Traces) -> Section:
         classes = cell(ours, format_number(ours), small)
         guard = cell(len(row["guard"]), str(len(row["guard"])))
         rows.append([name, cell(readable(collapse.domain)), cell(str(row["seed"])), *accuracies, classes, guard])
-        if chart := histogram(collapse, traces, class_names(table.protocol)):
+        if chart := histogram(collapse, traces, class_names(table.dataset_of(collapse.domain).protocol)):
             charts.setdefault((table.number, collapse.line.name, collapse.domain), chart)  # one of several seeds
     more = f" Drawn are the {SHOWN_COLLAPSES} least accurate." if len(charts) > SHOWN_COLLAPSES else ""
     drawn = [_charts_part(list(charts.values())[:SHOWN_COLLAPSES])] if charts else []
@@ -259,6 +308,9 @@ def _protocol_section(results: Results) -> Section:
         title = f"Table {table.number}: " if len(results.tables) > 1 else ""
         shared = {key: "not given" if value is None else str(value) for key, value in table.protocol.items()}
         parts.append({"kind": "facts", "title": f"{title}what all rows share", "items": shared})
+        for dataset in table.datasets if len(table.datasets) > 1 else ():
+            own = {key: value_text(value) for key, value in dataset.protocol.items() if key not in shared}
+            parts += [{"kind": "facts", "title": f"{title}{dataset.title}", "items": own}] if own else []
         cells = [
             [cell(line.name), cell(readable(domain)), cell(seed, str(seed)), _percent(row["top1"]),
              cell(row["ms_per_image"], format_number(row["ms_per_image"])), cell(str(row["key"]))]

@@ -1,24 +1,36 @@
 """Rows of a benchmark -> tables of what may be compared, and why the rest may not.
 
-Each kept spec has its own table; other rows are grouped by protocol: everything but the method under test was the same.
+Each kept spec has its own table; other rows are grouped by protocol. Named data sets of a spec are columns of one table.
 Lines that measure something else (real time, or scored after a given number of batches) are blocks of their own.
 """
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import PurePath
 from typing import Any
 
 from navia.bench.row import check_rows
 from navia.data.corruptions import CORRUPTIONS, names
-from navia.report.formatting import readable
+from navia.report.formatting import join_names, readable
+from navia.report.groups import (
+    Group,
+    Study,
+    by_protocol,
+    domain_of,
+    groups_of_spec,
+    join_studies,
+    line_key,
+    short_path,
+    studies_of,
+    value_text,
+    why_apart,
+)
 from navia.report.lines import GMACS, MS, Column, Line, Row, Rows, Scores, Setting, Traces, read_scores
 
 _MOST_DOMAINS = 6
+_NONE = object()
 _GROUPS = ("noise", "blur", "weather", "digital")
 _BLOCKS = {
     (False, False): "",
@@ -58,13 +70,45 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class Dataset:
+    """One of the data sets of a table. name: in its spec; None: it has none. protocol: what its rows share; empty without
+    rows. domains: those with rows, by their names in the table -> their own names. asked: how many were asked for."""
+
+    name: str | None
+    protocol: Mapping[str, Any]
+    domains: Mapping[str, str]
+    asked: int
+
+    @property
+    def title(self) -> str:
+        return readable(self.name) if self.name else short_path(self.protocol["data"])
+
+    @property
+    def column(self) -> Column:
+        """Its only domain, or the mean over its domains; without members where it has no rows."""
+        if self.asked == 1 and self.domains:
+            (domain,) = self.domains
+            return Column("domain", domain, (domain,))
+        averaged = averaged_domains(self.domains)
+        part = f"{self.title}, {len(averaged)} of {self.asked}" if 0 < len(averaged) < self.asked else self.title
+        return Column("dataset", str(self.name), averaged, label=part)
+
+
+def averaged_domains(domains: Mapping[str, str]) -> tuple[str, ...]:
+    """The 15 corruptions, if all are there: their four others are not averaged."""
+    whole = set(names()) <= set(domains.values())
+    return tuple(key for key, own in domains.items() if not whole or own in names())
+
+
+@dataclass(frozen=True)
 class Table:
-    """protocol: what all rows share, name -> value. repeated: cells that were run more than once with other results. suffix:
-    of the title where others read the same. spec: which asked for them. lost: cells (line, domain, seed) without row."""
+    """protocol: what all rows share, name -> value. datasets: one, or those of a spec with several named ones. repeated:
+    cells that were run more than once with other results. suffix: of the title where others read the same. spec: which asked
+    for them. lost: cells (line, domain, seed) without row."""
 
     number: int
     protocol: Mapping[str, Any]
-    domains: tuple[str, ...]
+    datasets: tuple[Dataset, ...]
     blocks: tuple[Block, ...]
     repeated: tuple[str, ...] = ()
     suffix: str = ""
@@ -80,26 +124,64 @@ class Table:
         return [row for line in self.lines for row in line.rows.values()]
 
     @property
+    def domains(self) -> tuple[str, ...]:
+        return tuple(domain for dataset in self.datasets for domain in dataset.domains)
+
+    def dataset_of(self, domain: str) -> Dataset:
+        return next(dataset for dataset in self.datasets if domain in dataset.domains)
+
+    @property
     def title(self) -> str:
-        model, data, severity = (self.protocol[key] for key in ("model", "data", "severity"))
-        spec, severity = f"{self.spec}: " if self.spec else "", f", severity {severity}" if severity else ""
-        return f"{spec}{short_path(model)} on {short_path(data)}{severity}{self.suffix}"
+        spec, on = f"{self.spec}: " if self.spec else "", join_names([dataset.title for dataset in self.datasets])
+        if len(self.datasets) == 1:
+            severity = self.protocol["severity"]
+            on = f"{short_path(self.protocol['data'])}{f', severity {severity}' if severity else ''}"
+        return f"{spec}{short_path(self.protocol['model'])} on {on}{self.suffix}"
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """Domains, then averages where the table has all their members (the 15 corruptions if it can be), then costs."""
-        averaged = tuple(names()) if set(names()) <= set(self.domains) else self.domains
-        groups = [Column("group", group, CORRUPTIONS[group]) for group in _GROUPS]
-        whole = len(averaged) == len(self.domains) and all(domain in self.domains for _, domain, _ in self.lost)
-        average = Column("average", "average" if whole else f"average of {len(averaged)}", averaged)
-        realtime = Column("clock", "in real time", averaged)
+        averages, first = self._averages(), self._with_rows[0]
+        whole = next((c for c in averages if c.kind == "average"), Column("average", "", averaged_domains(first.domains)))
+        realtime = Column("clock", "in real time", whole.members, whole.weights)
         return (
             *(Column("domain", domain, (domain,)) for domain in self.domains),
-            *(column for column in groups if set(column.members) < set(averaged)),
-            *([average] if len(self.domains) > 1 else []),
+            *self._groups(),
+            *averages,
             *([realtime] if any(block.has_realtime for block in self.blocks) else []),
-            *(Column("ece", "ece", averaged), GMACS, MS, Column("memory", "memory")),
+            *(Column("ece", "ece", whole.members, whole.weights), GMACS, MS, Column("memory", "memory")),
         )
+
+    @property
+    def _with_rows(self) -> list[Dataset]:
+        return [dataset for dataset in self.datasets if dataset.domains]
+
+    def _averages(self) -> list[Column]:
+        """Of the domains of one data set; of several their own, and the mean over them with equal weights."""
+        if len(self.datasets) == 1:
+            averaged = averaged_domains(self.datasets[0].domains)
+            known = len(averaged) == len(self.domains) and all(domain in self.domains for _, domain, _ in self.lost)
+            name = "average" if known else f"average of {len(averaged)}"
+            return [Column("average", name, averaged)] if len(self.domains) > 1 else []
+        own, found = [dataset.column for dataset in self.datasets], self._with_rows
+        if len(found) < 2:
+            return [column for column in own if column.kind == "dataset"]
+        shares = {domain: 1 / len(found) / len(d.column.members) for d in found for domain in d.column.members}
+        name = "average" if len(found) == len(own) else f"average of {len(found)} data sets"
+        average = Column("average", name, tuple(shares), tuple(shares.values()))
+        return [*(column for column in own if column.kind == "dataset"), average]
+
+    def _groups(self) -> list[Column]:
+        """Noise, blur, weather and digital, where a data set has all their members and more."""
+        found = []
+        for dataset in self.datasets:
+            keys = {own: key for key, own in dataset.domains.items()}
+            for group in _GROUPS:
+                members = tuple(keys[own] for own in CORRUPTIONS[group] if own in keys)
+                if len(members) == len(CORRUPTIONS[group]) < len(averaged_domains(dataset.domains)):
+                    twice = sum(set(CORRUPTIONS[group]) <= set(other.domains.values()) for other in self.datasets) > 1
+                    found.append(Column("group", f"{dataset.name} {group}" if twice else group, members))
+        return found
 
     @property
     def single(self) -> tuple[Column, ...]:
@@ -111,14 +193,23 @@ class Table:
         return tuple(column for column in self.columns if column.kind != "domain")
 
     @property
-    def is_wide(self) -> bool:
-        """More domains than fit beside averages and costs."""
-        return len(self.domains) > _MOST_DOMAINS
+    def main(self) -> tuple[Column, ...]:
+        """The columns of the first view: data sets, averages and costs; of one data set with few domains all columns."""
+        if len(self.datasets) == 1:
+            return self.summed if len(self.domains) > _MOST_DOMAINS else self.columns
+        rest = [column for column in self.summed if column.kind not in ("group", "dataset")]
+        return (*(dataset.column for dataset in self.datasets), *rest)
+
+    @property
+    def parts(self) -> tuple[Column, ...]:
+        """The columns of the second view, domain by domain: what the first one has only as averages."""
+        return tuple(c for c in self.columns if c not in self.main)
 
     @property
     def average(self) -> Column:
-        """The average, or the only domain."""
-        return next((c for c in self.columns if c.kind == "average"), self.columns[0])
+        """The average, or the only domain or data set."""
+        only = self.columns[0] if len(self.datasets) == 1 else self._with_rows[0].column
+        return next((c for c in self.columns if c.kind == "average"), only)
 
     @property
     def seeds(self) -> list[int]:
@@ -158,224 +249,86 @@ def tabulate(
     row stands in the table of each spec that asks for it, under its label there. traces: for intervals over images."""
     check_rows(rows, where)
     by_key = {row["key"]: row for row in rows}
-    groups: list[_Group] = []
-    unbegun: list[Missing] = []
+    groups: list[Group] = []
+    unbegun: list[Row] = []
     for spec in specs:
-        own, lost = _groups_of_spec(spec, by_key)
+        own, lost = groups_of_spec(spec, by_key)
         groups += own
-        unbegun += lost
+        unbegun += [{**cell, "spec": str(spec["name"])} for cell in lost]
     asked = {cell["key"] for spec in specs for cell in spec["cells"]}
-    groups = _join_pieces([*groups, *_by_protocol(None, [row for row in rows if row["key"] not in asked])])
+    groups = join_studies([*groups, *by_protocol(None, [row for row in rows if row["key"] not in asked])])
+    order = [*dict.fromkeys(cell.get("dataset") for spec in specs for cell in spec["cells"])]
+    order += [row.get("dataset") for row in rows]
+    studies = [sorted(study, key=lambda group: order.index(group.dataset)) for study in studies_of(groups)]
     scores = read_scores(traces or {})
-    tables = [_table(number, group, scores) for number, group in enumerate(groups, 1)]
-    apart = filter(None, (_why_apart(number, groups) for number in range(1, len(groups))))
-    return Results(_distinct_titles(tables), tuple(apart), len(rows), tuple(unbegun))
-
-
-# ---- what may be compared
-
-
-def domain_of(row: Row) -> tuple[str, int]:
-    """Name and severity; in a downloaded ImageNet-C both are in the name of the part ("fog/5"). A stream is one domain."""
-    found = re.fullmatch(r"(.+)/([1-5])", row["domain"])
-    if not row["corrupted"] and found and found[1] in names(extra=True):
-        return found[1], int(found[2])
-    return row["domain"] or row["stream"], row["severity"]
-
-
-def _protocol_of(row: Row) -> dict[str, Any]:
-    """What rows of one table share."""
-    prints = row["fingerprint"]
-    streamed = {"domains of the stream": tuple(row["domains"])} if not row["domain"] and row.get("domains") else {}
-    return {
-        "model": row["model"], "weights": prints["weights"], "preprocessing": prints["preprocessing"],
-        "data": row["data"], "kind of data": prints["data"], "severity": domain_of(row)[1],
-        "stream": row["stream"], **streamed, "reset policy": prints["reset"],
-        "limit of images": row["images"], "label shift": row["label_shift"], "batch": row["batch"],
-        "number of source images": row["source_images"],
-        "source": row["source_path"] or "clean images of the same data that are not in the stream",
-        "classes": prints["classes"], "version of navia": prints["versions"]["navia"],
-    }  # fmt: skip
-
-
-def _identity_of(row: Row) -> dict[str, Any]:
-    """The protocol for comparison: data by their digest, wherever they lie, where a row has it."""
-    return _protocol_of(row) | {name: row[f"{name}_digest"] for name in ("data", "source") if row.get(f"{name}_digest")}
-
-
-def _known_protocol(cell: Row) -> tuple[object, ...]:
-    """The part of the protocol that is known before a cell runs."""
-    return (
-        cell["model"], cell.get("weights_digest") or cell.get("checkpoint"), cell.get("crop_only"),
-        cell.get("data_digest") or cell["data"], cell["corrupted"], domain_of(cell)[1], cell["stream"],
-        () if cell["domain"] else tuple(cell["domains"]), cell["images"], cell["label_shift"], cell["batch"],
-        cell["source_images"], cell.get("source_digest") or cell["source_path"],
-    )  # fmt: skip
-
-
-@dataclass
-class _Group:
-    """Cells of one table: rows of one protocol whose images agree. cells: what was asked for, as rows if they are there."""
-
-    spec: str | None
-    protocol: Mapping[str, Any]
-    identity: Mapping[str, Any]
-    cells: list[Row] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    image_digests: dict[tuple[str, int], str] = field(default_factory=dict)
-    image_counts: dict[str, int] = field(default_factory=dict)
-
-    def accepts(self, row: Row) -> bool:
-        return _identity_of(row) == self.identity and not self.conflict(row)
-
-    def conflict(self, row: Row) -> str:
-        """What does not agree although the protocol does."""
-        prints, part = row["fingerprint"], _part_of(row)
-        images = self.image_counts.get(part, prints["images"])
-        if images != prints["images"]:
-            return f"another number of images ({images:,} and {prints['images']:,})"
-        if self.image_digests.get((part, row["seed"]), prints["pictures"]) != prints["pictures"]:
-            return f"other images or another order of them (seed {row['seed']}{f', {part}' if part else ''})"
-        return ""
-
-    def add(self, row: Row) -> None:
-        self.image_counts[_part_of(row)] = row["fingerprint"]["images"]
-        self.image_digests[_part_of(row), row["seed"]] = row["fingerprint"]["pictures"]
-        self.rows.append(row)
-
-
-def _part_of(row: Row) -> str:
-    """Generated corruptions all come from the same images; parts that were found have their own."""
-    return "" if row["corrupted"] else row["domain"]
-
-
-def _why_apart(number: int, groups: Sequence[_Group]) -> str:
-    """What separates a table from the most similar earlier one; nothing, where it may be compared with one."""
-    reasons = [_reasons(groups[number], earlier) for earlier in groups[:number]]
-    if not all(reasons):
-        return ""
-    nearest = min(range(number), key=lambda i: len(reasons[i]))
-    return f"Table {number + 1} is not comparable with table {nearest + 1}: {'; '.join(reasons[nearest])}."
-
-
-def _reasons(group: _Group, other: _Group) -> list[str]:
-    found = []
-    for key in dict.fromkeys([*other.identity, *group.identity]):
-        if other.identity.get(key) != group.identity.get(key):
-            whole = [_value_text(one.protocol.get(key)) for one in (other, group)]
-            short = list(map(short_path, whole)) if key in ("model", "data", "source") else whole
-            found.append(f"other {key} ({' and '.join(whole if short[0] == short[1] else short)})")
-    return found or [*filter(None, map(other.conflict, group.rows))][:1]
-
-
-def _value_text(value: object) -> str:
-    return "not given" if value is None else ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
-def short_path(path: str) -> str:
-    """The last part of a path, after its "hf:" if it has one: the folders above it mean nothing on another computer."""
-    library, colon, place = path.rpartition(":")
-    local = not colon or place.startswith((".", "/", "~"))
-    return f"{library}{colon}{PurePath(place).name or place}" if local else path
-
-
-# ---- which rows make a table
-
-
-def _groups_of_spec(spec: Mapping[str, Any], by_key: Mapping[str, Row]) -> tuple[list[_Group], list[Missing]]:
-    """Of one spec, and its cells whose table has no row yet."""
-    name, lost = str(spec["name"]), []
-    found = {cell["key"]: {**by_key[cell["key"]], "label": cell["label"]} for cell in spec["cells"] if cell["key"] in by_key}
-    groups = _by_protocol(name, found.values())
-    for cell in (cell for cell in spec["cells"] if cell["key"] not in by_key):
-        group = next((group for group in groups if _known_protocol(group.rows[0]) == _known_protocol(cell)), None)
-        if group is None:
-            lost.append(Missing(None, name, Setting.from_row(cell).name, domain_of(cell)[0], cell["seed"]))
-        else:
-            group.cells.append(cell)
-    return groups, lost
-
-
-def _by_protocol(spec: str | None, rows: Iterable[Row]) -> list[_Group]:
-    groups: list[_Group] = []
-    for row in rows:
-        group = next((group for group in groups if group.accepts(row)), None)
-        if group is None:
-            groups.append(group := _Group(spec, _protocol_of(row), _identity_of(row)))
-        group.cells.append(row)
-        group.add(row)
-    return groups
-
-
-def _join_pieces(groups: Sequence[_Group]) -> list[_Group]:
-    """A study that was run in pieces, with other domains or seeds each time, is one table."""
-    joined: list[_Group] = []
-    for group in groups:
-        earlier = next((one for one in joined if _fit(one, group)), None)
-        if earlier is None:
-            joined.append(group)
-            continue
-        known = {cell["key"] for cell in earlier.cells}
-        earlier.cells += [cell for cell in group.cells if cell["key"] not in known]
-        for row in group.rows:
-            if row["key"] not in known:
-                earlier.add(row)
-        specs = [*(earlier.spec or "").split(", "), group.spec or ""]
-        earlier.spec = ", ".join(dict.fromkeys(filter(None, specs))) or None
-    return joined
-
-
-def _fit(one: _Group, other: _Group) -> bool:
-    """Whether both have the same lines, comparable, and no domain on which a line differs."""
-    if set(map(_line_key, one.cells)) != set(map(_line_key, other.cells)) or not all(map(one.accepts, other.rows)):
-        return False
-    options = {(_line_key(cell), domain_of(cell)[0]): Setting.from_row(cell) for cell in one.cells}
-    keys = {(_line_key(cell), domain_of(cell)[0], cell["seed"]): cell["key"] for cell in one.cells}
-    for cell in other.cells:
-        place, setting = (_line_key(cell), domain_of(cell)[0]), Setting.from_row(cell)
-        if options.get(place, setting) != setting or keys.get((*place, cell["seed"]), cell["key"]) != cell["key"]:
-            return False
-    return True
-
-
-def _line_key(cell: Row) -> Setting:
-    """What a reader takes for one line: a label with its method and reducer, whatever the options are."""
-    setting = Setting.from_row(cell)
-    return setting if setting.label is None else replace(setting, options=json.dumps({"label": setting.label}))
+    tables = [_table(number, study, scores) for number, study in enumerate(studies, 1)]
+    apart = filter(None, (why_apart(number, studies) for number in range(1, len(studies))))
+    cells = [Missing(None, c["spec"], Setting.from_row(c).name, domain_of(c)[0], c["seed"]) for c in unbegun]
+    return Results(_distinct_titles(tables), tuple(apart), len(rows), tuple(cells))
 
 
 # ---- the lines of a table
 
 
-def _table(number: int, group: _Group, scores: Scores) -> Table:
+def _table(number: int, study: Study, scores: Scores) -> Table:
+    keys = _domain_keys(study)
     by_setting: dict[Setting, dict[tuple[str, int], Row]] = {}
     asked: dict[Setting, set[str]] = {}
     repeated: list[str] = []
-    for cell in group.cells:
-        asked.setdefault(Setting.from_row(cell), set()).add(domain_of(cell)[0])
-    for row in group.rows:
-        setting, place = Setting.from_row(row), (domain_of(row)[0], row["seed"])
-        earlier = by_setting.setdefault(setting, {}).get(place)
-        if earlier is not None and earlier["top1"] != row["top1"]:
-            repeated.append(f"{setting.name} on {readable(place[0])}, seed {place[1]}")
-        if earlier is None or row.get("tsne") or not earlier.get("tsne"):  # the same run, but only one has a t-SNE
-            by_setting[setting][place] = row
-    lines = [Line(setting.name, setting, rows, scores=scores) for setting, rows in by_setting.items()]
-    lines = _pair_realtime(_distinct_names(_one_per_label(lines, asked)))
-    order = {name: i for i, name in enumerate(names(extra=True))}  # as in the paper, then the others as they came
-    domains = sorted(dict.fromkeys(d for line in lines for d, _ in line.rows), key=lambda d: order.get(d, len(order)))
-    done = {row["key"] for row in group.rows}
-    lost = [(Setting.from_row(c).name, domain_of(c)[0], c["seed"]) for c in group.cells if c["key"] not in done]
+    without_row: list[tuple[Setting, str, int]] = []
+    for group in study:
+        done = {row["key"] for row in group.rows}
+        for cell in group.cells:
+            setting, domain = Setting.from_row(cell), keys[group.dataset, domain_of(cell)[0]]
+            asked.setdefault(setting, set()).add(domain)
+            without_row += [(setting, domain, cell["seed"])] if cell["key"] not in done else []
+        for row in group.rows:
+            setting, place = Setting.from_row(row), (keys[group.dataset, domain_of(row)[0]], row["seed"])
+            earlier = by_setting.setdefault(setting, {}).get(place)
+            if earlier is not None and earlier["top1"] != row["top1"]:
+                repeated.append(f"{setting.name} on {readable(place[0])}, seed {place[1]}")
+            if earlier is None or row.get("tsne") or not earlier.get("tsne"):  # the same run, but only one has a t-SNE
+                by_setting[setting][place] = row
+    always_off = not any(setting.guarded for setting in asked if setting.method != "none")
+    shown = {setting: replace(setting, hide_guard=always_off) for setting in asked}
+    lost = [(shown[setting].name, domain, seed) for setting, domain, seed in without_row]
+    lines = [Line(shown[setting].name, shown[setting], rows, scores=scores) for setting, rows in by_setting.items()]
+    lines = _pair_realtime(_distinct_names([_with_choice(line) for line in _one_per_label(lines, asked)]))
     split = {kind: tuple(line for line in lines if line.setting.block == kind) for kind in _BLOCKS}
     blocks = tuple(Block(_BLOCKS[kind], own) for kind, own in split.items() if own)
-    return Table(number, group.protocol, tuple(domains), blocks, tuple(repeated), "", group.spec, tuple(lost))
+    protocols = [group.protocol for group in study if group.rows]
+    shared = {key: value for key, value in protocols[0].items() if all(one.get(key, _NONE) == value for one in protocols)}
+    datasets = tuple(_dataset(group, keys) for group in study)
+    return Table(number, shared, datasets, blocks, tuple(repeated), "", study[0].spec, tuple(lost))
+
+
+def _domain_keys(study: Study) -> dict[tuple[str | None, str], str]:
+    """Names of domains in the table, by data set and own name: a data set with one domain gives it its name, and a name that
+    several data sets have says of which it is."""
+    found = {group.dataset: dict.fromkeys(domain_of(cell)[0] for cell in group.cells) for group in study}
+    if len(study) == 1:
+        return {(dataset, domain): domain for dataset, own in found.items() for domain in own}
+    times = Counter(domain for own in found.values() if len(own) > 1 for domain in own)
+    return {
+        (dataset, domain): str(dataset) if len(own) == 1 else f"{dataset}: {domain}" if times[domain] > 1 else domain
+        for dataset, own in found.items()
+        for domain in own
+    }
+
+
+def _dataset(group: Group, keys: Mapping[tuple[str | None, str], str]) -> Dataset:
+    """Its domains in the order of the paper, then the others as they came."""
+    order = {name: i for i, name in enumerate(names(extra=True))}
+    own = sorted(dict.fromkeys(domain_of(row)[0] for row in group.rows), key=lambda name: order.get(name, len(order)))
+    asked = len({domain_of(cell)[0] for cell in group.cells})
+    return Dataset(group.dataset, group.protocol, {keys[group.dataset, name]: name for name in own}, asked)
 
 
 def _one_per_label(lines: Sequence[Line], asked: Mapping[Setting, set[str]]) -> list[Line]:
     """Runs of one label that differ in options, each with its own domains (asked), are one line."""
     groups: dict[Setting, list[Line]] = {}
     for line in lines:
-        groups.setdefault(_line_key({**next(iter(line.rows.values())), "label": line.setting.label}), []).append(line)
+        groups.setdefault(line_key({**next(iter(line.rows.values())), "label": line.setting.label}), []).append(line)
     merged: list[Line] = []
     for own in groups.values():
         disjoint = sum(len(asked[line.setting]) for line in own) == len(set().union(*(asked[x.setting] for x in own)))
@@ -391,13 +344,30 @@ def _one_per_label(lines: Sequence[Line], asked: Mapping[Setting, set[str]]) -> 
     return merged
 
 
+def _with_choice(line: Line) -> Line:
+    """With the options that were chosen on each domain; of several seeds all values."""
+    if not line.setting.choose:
+        return line
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for (domain, _), row in line.rows.items():
+        for name, value in {**row["options"], **(row.get("choice") or {"options": {}})["options"]}.items():
+            found.setdefault(domain, {}).setdefault(name, {})[json.dumps(value)] = value
+    options = {
+        domain: {name: next(iter(v.values())) if len(v) == 1 else " or ".join(v) for name, v in own.items()}
+        for domain, own in found.items()
+    }
+    return replace(line, options_by_domain=options)
+
+
 def _distinct_titles(tables: Sequence[Table]) -> tuple[Table, ...]:
     """Tables of the same title also say what differs between them."""
     titled = []
     for table in tables:
         alike = [other.protocol for other in tables if other.title == table.title]
-        differing = [key for key in _TELLING if any(protocol[key] != table.protocol[key] for protocol in alike)]
-        titled.append(replace(table, suffix="".join(f", {key} {_value_text(table.protocol[key])}" for key in differing[:2])))
+        differing = [key for key in _TELLING if any(protocol.get(key) != table.protocol.get(key) for protocol in alike)]
+        titled.append(
+            replace(table, suffix="".join(f", {key} {value_text(table.protocol.get(key))}" for key in differing[:2]))
+        )
     return tuple(titled)
 
 

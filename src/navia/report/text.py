@@ -1,23 +1,18 @@
-"""Results as text: how to read the numbers, a summary, and the tables as Markdown, LaTeX and CSV."""
+"""Results as sentences: how to read the numbers, a summary, lines against each other, what is missing."""
 
-import csv
-import io
 import itertools
-import json
-import re
 import statistics
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-
 from navia.bench.presets import published_model
-from navia.report import compare
-from navia.report.compare import format_values, has_other_seeds, has_paper, interval_text, paper, read_column, value_text
-from navia.report.formatting import DASH, count, finite, join_names, readable
-from navia.report.lines import FEW_SEEDS, Column, Line, Setting, Value
-from navia.report.tables import Block, Results, Table, short_path
+from navia.report import compare, groups
+from navia.report.compare import format_values, has_other_seeds, value_text
+from navia.report.formatting import DASH, count, finite, format_number, join_names, readable
+from navia.report.groups import OF_THE_DATA, short_path
+from navia.report.lines import FEW_SEEDS, Line, Setting
+from navia.report.published import paper_column, paper_columns, paper_values
+from navia.report.tables import Dataset, Results, Table
 
 _LISTED = 8  # lines whose missing cells are listed
 
@@ -26,15 +21,42 @@ _LISTED = 8  # lines whose missing cells are listed
 
 
 def setting_text(table: Table) -> str:
-    """What all rows of a table share, in a sentence."""
+    """What all rows of a table share, in a sentence; then what differs between its data sets."""
     images, protocol = sorted({row["fingerprint"]["images"] for row in table.rows}), table.protocol
+    classes = f"{protocol['classes']} classes, " if "classes" in protocol else ""
     shift = "" if protocol["label shift"] is None else f" with label shift {protocol['label shift']}"
     return (
         f"{' to '.join(f'{n:,}' for n in dict.fromkeys([images[0], images[-1]]))} images per domain in batches of "
-        f"{protocol['batch']}, stream: {protocol['stream']}{shift}, {protocol['classes']} classes, "
+        f"{protocol['batch']}, stream: {protocol['stream']}{shift}, {classes}"
         f"{protocol['number of source images']} clean source images, {_seeds_text(table.seeds)}, "
-        f"navia {protocol['version of navia']}."
+        f"navia {protocol['version of navia']}.{datasets_text(table)}"
     )
+
+
+def datasets_text(table: Table) -> str:
+    """What differs between the data sets of a table, and which of them have no rows."""
+    known = [dataset for dataset in table.datasets if dataset.domains]
+    if len(table.datasets) == 1:
+        return ""
+    numbers: list[Mapping[str, Any]] = [{"images per domain": _images_of(table, dataset)} for dataset in known]
+    differences = []
+    for key in ("images per domain", *OF_THE_DATA):
+        values: dict[str, list[str]] = {}
+        for dataset, number in zip(known, numbers, strict=True):
+            found = {**dataset.protocol, **number}.get(key)
+            shown = "none" if key == "severity" and not found else short_path(groups.value_text(found))
+            values.setdefault(shown, []).append(dataset.title)
+        if len(values) > 1 and key not in ("data", "domains of the stream"):
+            differences.append(f"{key} ({'; '.join(f'{join_names(own)}: {value}' for value, own in values.items())})")
+    text = f" The data sets differ in {join_names(differences)}." if differences else ""
+    lost = [dataset.title for dataset in table.datasets if not dataset.domains]
+    return text + (f" No rows yet: {join_names(lost)}." if lost else "")
+
+
+def _images_of(table: Table, dataset: Dataset) -> str:
+    rows = [row for line in table.lines for (domain, _), row in line.rows.items() if domain in dataset.domains]
+    counts = sorted({row["fingerprint"]["images"] for row in rows})
+    return " to ".join(f"{n:,}" for n in dict.fromkeys([counts[0], counts[-1]]))
 
 
 def how_to_read(table: Table) -> list[str]:
@@ -55,7 +77,7 @@ def how_to_read(table: Table) -> list[str]:
         )
     if any(setting.adapt_for is not None for setting in settings):
         text.append("Times of lines that are scored on the last third are those of prediction alone.")
-    text += _guard(table)
+    text += _guard(table) + _precision(settings)
     prints = [row["fingerprint"] for row in table.rows]
     differing = ["numbers of threads"] if len({p.get("threads") for p in prints}) > 1 else []
     differing += ["versions of torch"] if len({p["versions"].get("torch") for p in prints}) > 1 else []
@@ -73,15 +95,17 @@ def intervals_and_seeds(table: Table) -> list[str]:
     text = [_seeds(table, counts)] if counts else []
     text += ["± is the 95 % interval of the mean over seeds, by Student's t."] if "t" in kinds else []
     text += [_ranges(table, bool(counts))] if "wilson" in kinds else []
-    options = [f"Options of {line.name}: {line.options_text}." for line in table.lines if line.options_by_domain]
-    return [*text, *_other_seeds(table), *options]
+    differing = [line for line in table.lines if line.options_by_domain and not line.setting.choose]
+    options = [f"Options of {line.name}: {line.options_text}." for line in differing]
+    return [*text, *_other_seeds(table), *options, *_chosen(table)]
 
 
 def _seeds(table: Table, counts: Sequence[int]) -> str:
     """What another seed changes."""
-    limit = table.protocol["limit of images"]
+    limits = {dataset.protocol["limit of images"] for dataset in table.datasets if dataset.domains} - {None}
+    sampled = " or ".join(f"{limit:,}" for limit in sorted(limits))
     changed = ["the order of the stream"]
-    changed += [] if limit is None else [f"which {limit:,} images of a domain are sampled"]
+    changed += [f"which {sampled} images of a domain are sampled"] if limits else []
     changed += ["which of them are scored"] if any(line.setting.adapt_for is not None for line in table.lines) else []
     text = f"Numbers are means over {' or '.join(map(str, counts))} seeds, which change {join_names(changed)}"
     cells = [(line.value(column), f"{line.name} on {column.title}") for line in table.lines for column in table.single]
@@ -135,16 +159,71 @@ def _uses_batch(settings: Sequence[Setting]) -> str:
     return f"; {join_names(names)} fit{'s' * (len(names) == 1)} it to the batch itself, without labels" if names else ""
 
 
+def _precision(settings: Sequence[Setting]) -> list[str]:
+    """Where all lines share one that is not the default; otherwise each line names its own, unless a label hides it."""
+    used = {setting.precision for setting in settings}
+    return [f"Computed in {join_names(sorted(used))}."] if used != {"float32"} else []
+
+
 def _guard(table: Table) -> list[str]:
     """The published methods have no guard: where it acted, a row is not the method's alone."""
-    guarded = [line for line in table.lines if line.setting.guarded and line.setting.method != "none"]
+    adapting = [line for line in table.lines if line.setting.method != "none"]
+    guarded = [line for line in adapting if line.setting.guarded]
+    if not guarded:
+        return ["The guard was off, as in the published methods: collapses show."] if adapting else []
     acted: dict[str, dict[str, None]] = {}
     for line in guarded:
         for (domain, _), row in line.rows.items():
             if row["guard"]:
                 acted.setdefault(line.name, {})[readable(domain) or "the stream"] = None
     caught = "; ".join(f"{name} on {join_names(list(domains))}" for name, domains in acted.items())
-    return [f"The guard was on and {f'acted: {caught}' if caught else 'never acted'}."] if guarded else []
+    did = f"acted: {caught}" if caught else "never acted"
+    if len(guarded) == len(adapting):
+        return [f"The guard was on and {did}."]
+    saved = [paired_text(compare.paired(on, off, table.average)) for on, off in compare.guard_pairs(table)]
+    gains = f" What it saved: {'. '.join(filter(None, saved))}." if any(saved) else ""
+    which = join_names([line.name for line in guarded])
+    return [f"The guard was on in {which} and {did}. It was off in all other lines, as in the published methods.{gains}"]
+
+
+def _chosen(table: Table) -> list[str]:
+    """How options were chosen, and what it cost."""
+    return [_choice_text(line) for line in table.lines if line.setting.choose]
+
+
+def _choice_text(line: Line) -> str:
+    choices = [row["choice"] for row in line.rows.values() if row.get("choice")]
+    text = f"Options of {line.name} were chosen on each stream without labels, by the lowest loss (Eq. 7)"
+    if choices:
+        images, steps, seconds, gmacs = (
+            statistics.median(choice[key] for choice in choices) for key in ("images", "steps", "seconds", "gmacs")
+        )
+        text += (
+            f" on its first {images:,.0f} images, in {steps:,.0f} steps that took {format_number(seconds)} s and "
+            f"{format_number(gmacs)} GMACs per image of the stream, beside {format_number(line.median('gmacs'))} to adapt "
+            "to it (medians)"
+        )
+    return f"{text}: {line.options_text}."
+
+
+def times_rows(table: Table) -> list[tuple[str, str, str, str]]:
+    """Line, dense line, change of the time of a step and the paper's, as text."""
+
+    def change(percent: float | None) -> str:
+        return DASH if percent is None else f"{percent:+z.0f} %".replace("-", "−")
+
+    return [(x.line.name, x.dense.name, change(x.percent), change(x.paper)) for x in compare.step_times(table)]
+
+
+TIMES_TITLE = "Time of a step against the dense step"
+TIMES_NOTE = (
+    "Medians of the milliseconds per image, prediction and update together. They hold for the computer of the run and need "
+    "a quiet machine; lines that ran with other threads or on another device are not compared. The paper claims more than "
+    "20 % less for NAVIA at r = 8, on a GPU."
+)
+
+
+GFLOPS_TITLE = "GFLOPs, paper's count"
 
 
 def paper_note(table: Table) -> str:
@@ -152,11 +231,13 @@ def paper_note(table: Table) -> str:
     notes = dict.fromkeys(
         f"{line.name}: {note}."
         for line in table.lines
-        if (entry := compare.paper_values(table, line))
-        for column in table.columns
-        if (note := entry.notes.get(compare.paper_column(table, column) or ""))
+        if (entry := paper_values(table, line))
+        for column in paper_columns(table)
+        if (note := entry.notes.get(paper_column(table, column) or ""))
     )
     model = f"The paper's numbers are of {published_model()}, with all images of the data sets."
+    computed = [column.title for column in paper_columns(table) if paper_column(table, column) is None]
+    model += f" Its means in {join_names(computed)} are computed from its printed values." if computed else ""
     return " ".join([model, "Other models are not expected to reach them; compare the order of the lines.", *notes])
 
 
@@ -209,6 +290,61 @@ def differences_text(table: Table) -> str:
     return f"Points below {gaps[0].line} in the same cells, with 95 % intervals {how}: {text}."
 
 
+def paired_text(pair: compare.Paired | None, images: bool = False) -> str:
+    """Two lines against each other in one sentence.
+
+    Args:
+        pair: From `compare.paired`; the text of None is empty.
+        images: Also say how many predictions only one of the two got right.
+
+    Returns:
+        'A against B: +1.5 points (0.9 to 2.1), higher in 12 of 15 pairs; settled'. Settled: the 95 % interval excludes 0;
+        open: it does not, or it is not known.
+    """
+    if pair is None:
+        return ""
+    gap = f"{pair.points:+z.1f}".replace("-", "−")
+    ends = "" if pair.low is None or pair.high is None else f" ({pair.low:z.1f} to {pair.high:z.1f})".replace("-", "−")
+    equal = f", equal in {pair.ties}" if pair.ties else ""
+    text = (
+        f"{pair.line} against {pair.other}: {gap} points{ends}, higher in {pair.wins} of {count(pair.pairs, 'pair')}{equal}"
+    )
+    if images and pair.predictions:
+        text += f", right alone in {pair.only_line:,} and {pair.only_other:,} of {count(pair.predictions, 'prediction')}"
+    why = "" if ends else ": the rows do not say which images were right"
+    return f"{text}; {'settled' if pair.settled else f'open{why}'}"
+
+
+def pairs_short(table: Table) -> list[str]:
+    """Sentences for a terminal: reduced NAVIA lines against align with the same tokens, then the highest line against no
+    adaptation."""
+    found = dict(compare.comparisons(table))
+    best = compare.highest(table)
+    pairs = list(found.get("align with the same tokens", {}).values())
+    pairs += [found["no adaptation"][best[1].name]] if best and best[1].name in found.get("no adaptation", {}) else []
+    return [f"{paired_text(pair)}." for pair in pairs[:_LISTED]]
+
+
+PAIRS_NOTE = (
+    "Points of a line above the one it is compared with, on the same images in the same orders, with the 95 % interval of "
+    "the difference, and the pairs (one domain and seed each) in which the line is higher. An interval without 0 settles "
+    "which of the two is higher on such images; otherwise that is open."
+)
+
+
+def pair_cells(pair: compare.Paired) -> tuple[str, str, str]:
+    """'+1.5', '0.9 to 2.1' and '12 of 15 pairs'."""
+    texts = f"{pair.points:+z.1f}", "" if pair.low is None or pair.high is None else f"{pair.low:z.1f} to {pair.high:z.1f}"
+    return texts[0].replace("-", "−"), texts[1].replace("-", "−"), f"{pair.wins} of {count(pair.pairs, 'pair')}"
+
+
+def against_title(title: str, own: Mapping[str, compare.Paired]) -> str:
+    """'against the highest (NAVIA_4)'."""
+    others = dict.fromkeys(pair.other for pair in own.values())
+    name = next(iter(others))
+    return f"against {title}{f' ({name})' if len(others) == 1 and name != title else ''}"
+
+
 def why_several(results: Results) -> list[str]:
     """Sentences; none for one table."""
     specs = "Each spec has its own table; a row that several specs ask for stands in each."
@@ -226,12 +362,14 @@ def missing_text(results: Results) -> str:
         where = f" (table {cell.table})" if cell.table is not None else f" ({cell.spec}, not begun)"
         place = where if len(results.tables) > 1 or cell.table is None else ""
         by_line.setdefault(f"{cell.line}{place}", {}).setdefault(cell.domain, []).append(cell.seed)
-    text = []
+    alike: dict[str, list[str]] = {}  # lines that miss the same
     for name, cells in by_line.items():
         by_seeds: dict[str, list[str]] = {}  # 'fog and snow (seeds 1, 2), contrast (seed 2)'
         for domain, seeds in cells.items():
             by_seeds.setdefault(_seeds_text(seeds), []).append(readable(domain))
-        text.append(f"{name} on {', '.join(f'{_shorten(domains)} ({seeds})' for seeds, domains in by_seeds.items())}")
+        what = ", ".join(f"{_shorten(domains)} ({seeds})" for seeds, domains in by_seeds.items())
+        alike.setdefault(what, []).append(name)
+    text = [f"{_shorten(names, 'lines')} on {what}" for what, names in alike.items()]
     more = f"; and {len(text) - _LISTED} more lines" if len(text) > _LISTED else ""
     verb = "cell has" if len(found) == 1 else "cells have"
     return f"{len(found)} {verb} no row, or not yet: {'; '.join(text[:_LISTED])}{more}."
@@ -239,118 +377,3 @@ def missing_text(results: Results) -> str:
 
 def _shorten(names: Sequence[str], kind: str = "domains") -> str:
     return f"{len(names)} {kind}" if len(names) > 4 else join_names(names)
-
-
-# ---- Markdown
-
-
-def page_markdown(results: Results) -> str:
-    """Every table, and how to read it."""
-    parts = ["# Results", summary(results)]
-    for table in results.tables:
-        several = f"Table {table.number}: " if len(results.tables) > 1 else ""
-        parts += [f"## {several}{table.title}", setting_text(table), markdown(table, with_paper=True)]
-        parts += filter(None, [" ".join(how_to_read(table)), differences_text(table)])
-        parts += [paper_note(table)] if has_paper(table) else []
-    if why := why_several(results):
-        parts += ["## Why there are several tables", "\n".join(f"- {text}" for text in why)]
-    parts += ["## Missing", missing_text(results)] if results.missing() else []
-    return "\n\n".join(parts) + "\n"
-
-
-def markdown(table: Table, *, with_paper: bool = False, without: Collection[str] = ()) -> str:
-    """One table per block. with_paper: a column of published averages beside ours. without: kinds of columns left out."""
-    beside = with_paper and has_paper(table, [table.average])
-    return "\n\n".join(_markdown_block(table, block, beside, without) for block in table.blocks)
-
-
-def _markdown_block(table: Table, block: Block, with_paper: bool, without: Collection[str]) -> str:
-    head, rows = ["method"], [[re.sub(r"([\\|*_`\[\]<])", r"\\\1", line.name)] for line in block.lines]
-    for column in (column for column in block.select(table.columns) if column.kind not in without):
-        beside = with_paper and column == table.average
-        head += [column.title, "paper"] if beside else [column.title]
-        for row, (line, text, value, mark) in zip(rows, read_column(block, column), strict=True):
-            row.append(f"{f'**{text}**' if mark else text} {interval_text(value, brackets=True)}".strip())
-            row += format_values([paper(table, line, column)], column) if beside else []
-    lines = [f"**{block.title}**\n"] if block.title else []
-    lines += [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-# ---- LaTeX
-
-_ESCAPED = str.maketrans({
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "−": "$-$", "<": "$<$", ">": "$>$",
-    "|": "$|$", "[": "{[}", "]": "{]}", "*": "{*}",  # at the start of a row \\ and \midrule would take them for options
-})  # fmt: skip
-
-
-def latex(results: Results) -> str:
-    """All tables; a comment above them names the packages that the preamble needs."""
-    packages = "% \\usepackage{booktabs}\n% \\usepackage{graphicx}\n"
-    head = f"% Tables of `navia report`: \\input this file. The preamble needs\n{packages}"
-    return "\n".join([head, *(latex_table(table) for table in results.tables)])
-
-
-def latex_table(table: Table) -> str:
-    """One table, or of many domains two: averages with their intervals, then every domain with its number alone."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    environment = jinja2.Environment("<%", "%>", "<<", ">>", "<#", "#>", trim_blocks=True, loader=loader)
-    environment.filters |= {"tex": _escape_latex, "any": any}
-    caption = " ".join([f"{table.title}.", setting_text(table), *how_to_read(table)])
-    more = f"{table.title}, domain by domain. Top-1 accuracy in percent; the intervals are in results.csv."
-    given = {"caption": caption, "more": more, "label": f"navia-{table.number}", "lines": _latex_lines}
-    text = environment.get_template("results.tex").render(table=table, **given)
-    return re.sub("\n{2,}", "\n\n", text).strip() + "\n"
-
-
-def _latex_lines(block: Block, columns: Sequence[Column]) -> Iterator[tuple[str, list[tuple[str, bool]], list[str]]]:
-    """Name, values with marks of the best, and intervals of each line."""
-    for cells in zip(*(read_column(block, column) for column in columns), strict=True):
-        yield (
-            cells[0][0].name,
-            [(text, mark) for _, text, _, mark in cells],
-            [interval_text(value) for _, _, value, _ in cells],
-        )
-
-
-def _escape_latex(text: str) -> str:
-    return text.translate(_ESCAPED).replace(r" \%", r"~\%")
-
-
-# ---- CSV
-
-
-def csv_text(table: Table, *, header: bool = True) -> str:
-    """One line per number, in full precision: tables may have different columns. Accuracies and ECE are in percent."""
-    file = io.StringIO()
-    rows = [row for line in table.lines for row in _csv_rows(table, line)]
-    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
-
-
-def _csv_rows(table: Table, line: Line) -> Iterator[dict[str, Any]]:
-    setting, protocol = line.setting, table.protocol
-    options = json.dumps(line.options_by_domain, sort_keys=True) if line.options_by_domain else setting.options
-    common: dict[str, Any] = {
-        "table": table.number, "model": short_path(protocol["model"]), "data": short_path(protocol["data"]),
-        "severity": protocol["severity"], "stream": protocol["stream"], "batch": protocol["batch"], "line": line.name,
-        "method": setting.method, "reduce": setting.reduce, "options": options, "realtime": setting.realtime,
-        "adapt_for": setting.adapt_for, "label": setting.label, "spec": table.spec,
-    }  # fmt: skip
-    values = [(column.name, "top1" if column.is_accuracy else "ece" if column.kind == "ece" else "cost", line.value(column),
-               paper(table, line, column)) for column in table.columns]  # fmt: skip
-    costs = ("gmacs_paper", "trainable", "realtime_ratio")
-    for name, kind, value, theirs in [*values, *((cost, "cost", Value(line.median(cost)), None) for cost in costs)]:
-        if value.mean is not None or theirs is not None:
-            own = line.options_by_domain.get(name)
-            yield common | {
-                "options": options if own is None else json.dumps(own, sort_keys=True), "quantity": name, "kind": kind,
-                "value": value.mean, "low": value.low, "high": value.high, "interval": value.interval,
-                "seeds": value.seeds or None, "lowest_seed": value.lowest_seed, "highest_seed": value.highest_seed,
-                "paper": theirs,
-            }  # fmt: skip

@@ -38,19 +38,28 @@ for (const table of document.querySelectorAll(".scroll > table")) {
 
 // ---- charts: one sign (colour, symbol, dashes) per name; colours are the style sheet's, for light and dark
 
-const COLOURS = 7;
+const COLOURS = 12;
+const GROUP_COLOURS = [1, 2, 3, 4]; // of super-classes: the clearest
 const SYMBOLS = [
   "M10 5a5 5 0 1 1-10 0a5 5 0 1 1 10 0Z", "M.5.5h9v9h-9Z", "M5 0L10 9.5H0Z", "M5-.8L10.8 5 5 10.8-.8 5Z", "M0 .5h10L5 10Z",
-  "M3.3 0h3.4v3.3H10v3.4H6.7V10H3.3V6.7H0V3.3h3.3Z",
-];
+  "M3.3 0h3.4v3.3H10v3.4H6.7V10H3.3V6.7H0V3.3h3.3Z", "M0 2L2 0 5 3 8 0 10 2 7 5 10 8 8 10 5 7 2 10 0 8 3 5Z",
+  "M5 0L10 3.8 8.1 9.8H1.9L0 3.8Z", "M5-.6L6.5 3.4 10.7 3.6 7.4 6.2 8.5 10.3 5 7.9 1.5 10.3 2.6 6.2-.7 3.6 3.5 3.4Z",
+  "M5-.2L9.5 2.4V7.6L5 10.2 .5 7.6V2.4Z", "M9.5 0V10L0 5Z",
+]; // as the markers of the files
 const DASHES = [[], [7, 3], [2, 2], [8, 3, 2, 3]];
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const sans = () => ({ color: css("--ink"), fontFamily: css("--sans"), fontSize: 12 });
 
-function signOf(index) {
-  return {
-    colour: css(`--c${index % COLOURS}`), symbol: SYMBOLS[index % SYMBOLS.length], dash: DASHES[index % DASHES.length],
-  };
+function signOf(index, group = -1) {
+  const colour = `--c${group < 0 ? index % COLOURS : GROUP_COLOURS[group % GROUP_COLOURS.length]}`;
+  return { name: colour, colour: css(colour), symbol: SYMBOLS[index % SYMBOLS.length], dash: DASHES[index % DASHES.length] };
+}
+
+// the signs of all series of a box, by name; series of one group share their colour
+function signsOf(charts) {
+  const all = new Map(charts.flatMap((data) => data.series.map((series) => [series.name, series.group])));
+  const groups = [...new Set(all.values())].filter(Boolean);
+  return new Map([...all].map(([name, group], i) => [name, () => signOf(i, groups.indexOf(group))]));
 }
 
 function show(value) {
@@ -84,6 +93,14 @@ function errorBars(data, colours) {
   return [{ type: "custom", name: "95 % interval", renderItem, data: points, encode: { x: 0, y: [1, 2] }, silent: true, z: 1, tooltip: { show: false } }];
 }
 
+// around the highlighted points of curves
+function rings(data, colours) {
+  const points = data.series.flatMap((series, number) => series.points.filter((p) => p[4]).map((p) => ({
+    value: [p[0], p[1]], itemStyle: { color: "transparent", borderColor: colours[number], borderWidth: 2 },
+  })));
+  return points.length ? [{ type: "scatter", name: "highlighted", data: points, symbolSize: 17, silent: true, z: 3, tooltip: { show: false } }] : [];
+}
+
 function front(data) {
   let best = -Infinity;
   const points = data.series.flatMap((series) => series.points).sort((a, b) => a[0] - b[0] || b[1] - a[1]);
@@ -102,11 +119,22 @@ function axis(name, more = {}) {
   };
 }
 
-function optionsOf(data, names, width) {
-  const signs = data.series.map((series) => signOf(names.indexOf(series.name)));
+// powers of 2 where there are less than two of 10
+function logRange(data) {
+  const x = data.series.flatMap((one) => one.points.map((p) => p[0]));
+  const [low, high] = [Math.min(...x), Math.max(...x)];
+  const margin = data.kind === "scatter" ? 1.25 : 1;
+  if (high / low >= 100) return { min: low / margin, max: high * margin };
+  const formatter = (value) => (Number.isInteger(Math.log2(value)) ? show(value) : ""); // not at the ends
+  return { logBase: 2, min: low / margin, max: high * margin, axisLabel: { ...sans(), color: css("--quiet"), formatter } };
+}
+
+function optionsOf(data, allSigns, width) {
+  const signs = data.series.map((series) => allSigns.get(series.name)());
   const colours = signs.map((sign) => sign.colour);
   const isMap = data.kind === "map";
-  const below = axis(data.x, { nameLocation: "middle", nameGap: 28, type: data.log ? "log" : "value", splitLine: { show: false }, ...(data.log && { min: "dataMin", max: "dataMax" }) });
+  const below = axis(data.x, { nameLocation: "middle", nameGap: 28, type: data.log ? "log" : "value", splitLine: { show: false }, ...(data.log && logRange(data)),
+    ...(data.kind === "line" && data.series.every((one) => one.points.every((p) => Number.isInteger(p[0]))) && { minInterval: 1 }) });
   const options = {
     animation: false, color: colours, textStyle: sans(),
     aria: { enabled: true, label: { description: describe(data) }, decal: { show: data.kind === "bar" } },
@@ -141,12 +169,12 @@ function optionsOf(data, names, width) {
     });
     options.series = [...series("scatter", label), ...errorBars(data, colours), front(data)];
     const least = ({ min, max }) => (min >= 0 && min < 0.06 * (max - min) ? 0 : null); // no negative cost
-    for (const one of [options.xAxis, options.yAxis]) Object.assign(one, { boundaryGap: ["5%", "5%"], min: least });
+    for (const one of data.log ? [options.yAxis] : [options.xAxis, options.yAxis]) Object.assign(one, { boundaryGap: ["5%", "5%"], min: least });
   } else if (data.kind === "line") {
     options.series = [...series("line", (one, i) => ({
       lineStyle: { type: signs[i].dash.length ? signs[i].dash : "solid", width: 1.8 }, showAllSymbol: true,
       symbolSize: (_, { dataIndex }) => (one.points.length <= 10 || dataIndex === one.points.length - 1 ? 8 : 0),
-    })), ...errorBars(data, colours)];
+    })), ...errorBars(data, colours), ...rings(data, colours)];
   } else if (data.kind === "bar") {
     options.yAxis = axis("", { type: "category", inverse: true, data: data.series[0].points.map((p) => p[0]), splitLine: { show: false } });
     options.xAxis = { ...below, min: 0, splitLine: { lineStyle: { color: css("--grid") } } };
@@ -180,7 +208,10 @@ function tipOfPoint(data, found) {
   if (data.kind === "map") return tipOf(point[4], []);
   if (data.kind === "scatter") return tipOf(point[4], Object.entries(point[5] ?? {}));
   const head = data.kind === "bar" ? point[0] : `${data.x}: ${show(point[0])}`;
-  return tipOf(head, known.map((one) => [one.seriesName, show(data.series[one.seriesIndex].points[one.dataIndex][1])]));
+  return tipOf(head, known.map((one) => {
+    const point = data.series[one.seriesIndex].points[one.dataIndex];
+    return [one.seriesName, `${show(point[1])}${point[4] ? ` (${point[4]})` : ""}`];
+  }));
 }
 
 function dataTable(data) {
@@ -210,9 +241,9 @@ function dataTable(data) {
   return box;
 }
 
-function draw(canvas, data, names, said) {
+function draw(canvas, data, signs, said) {
   const chart = canvas.chart = echarts.init(canvas, null, { renderer: "svg" });
-  const paint = () => chart.setOption(optionsOf(data, names, canvas.clientWidth), { notMerge: true });
+  const paint = () => chart.setOption(optionsOf(data, signs, canvas.clientWidth), { notMerge: true });
   paint();
   new ResizeObserver(() => { chart.resize(); paint(); }).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
@@ -233,20 +264,22 @@ function draw(canvas, data, names, said) {
   canvas.addEventListener("blur", () => { at = -1; chart.dispatchAction({ type: "hideTip" }); });
 }
 
-function legend(names, kind) {
+function legend(signs, data) {
+  const kind = data.kind;
   const list = element("ul", "", "legend");
-  const add = (text, dash, colour, symbol) => {
+  const add = (text, dash, colour, symbol, edge = "none") => {
     const item = element("li", text);
     const line = `<path d="M0 7h26" fill="none" stroke="${colour}" stroke-width="1.8" stroke-dasharray="${dash}"/>`;
-    const mark = symbol ? `<path d="${symbol}" fill="${colour}" transform="translate(8 2)"/>` : "";
+    const mark = symbol ? `<path d="${symbol}" fill="${colour}" stroke="${edge}" transform="translate(8 2)"/>` : "";
     item.insertAdjacentHTML("afterbegin", `<svg viewBox="0 0 26 14" aria-hidden="true">${dash == null ? "" : line}${mark}</svg>`);
     list.append(item);
   };
-  names.forEach((name, i) => {
-    const { symbol, dash } = signOf(i);
+  for (const [name, sign] of signs) {
+    const { symbol, dash, name: colour } = sign();
     const square = kind === "bar" ? SYMBOLS[1] : symbol;
-    add(name, kind === "line" ? dash.join(" ") : null, `var(--c${i % COLOURS})`, square);
-  });
+    add(name, kind === "line" ? dash.join(" ") : null, `var(${colour})`, square);
+  }
+  if (data.series.some((one) => one.points.some((p) => kind === "line" && p[4]))) add("ring: the best of the curve", null, "none", SYMBOLS[0], "var(--ink)");
   if (kind === "scatter") add("front: nothing further left is higher", "2 3", "var(--quiet)");
   return list;
 }
@@ -261,9 +294,9 @@ const observer = new IntersectionObserver((seen) => seen.forEach((one) => one.is
 for (const box of document.querySelectorAll(".charts")) {
   const figures = Array.from(box.querySelectorAll("figure.chart"));
   const own = figures.map((figure) => charts[figure.dataset.chart]);
-  const names = [...new Set(own.flatMap((data) => data.series.map((series) => series.name)))];
-  if (names.length > 1 && figures.length > 1) box.prepend(legend(names, own[0].kind));
-  else if (names.length > 1) figures[0].querySelector("figcaption").after(legend(names, own[0].kind));
+  const signs = signsOf(own);
+  if (signs.size > 1 && figures.length > 1) box.prepend(legend(signs, own[0]));
+  else if (signs.size > 1) figures[0].querySelector("figcaption").after(legend(signs, own[0]));
   figures.forEach((figure, i) => {
     const canvas = figure.querySelector(".canvas");
     if (!own[i].series.some((series) => series.points.length)) {
@@ -273,7 +306,7 @@ for (const box of document.querySelectorAll(".charts")) {
     canvas.tabIndex = 0;
     if (own[i].kind === "bar") canvas.style.height = `${4 + 2.4 * own[i].series[0].points.length}rem`;
     figure.append(dataTable(own[i]));
-    waiting.set(figure, () => draw(canvas, own[i], names, said));
+    waiting.set(figure, () => draw(canvas, own[i], signs, said));
     observer.observe(figure);
   });
 }
