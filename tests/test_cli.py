@@ -25,6 +25,7 @@ from navia.data import imagenet
 from navia.data.loader import Loader
 from navia.data.sources import open_domains
 from navia.data.streams import make_stream
+from navia.errors import InputError
 from navia.models.device import find_device
 from navia.models.labels import class_names
 from tests.families import build
@@ -180,6 +181,27 @@ def test_cost_measures_on_request() -> None:
     assert row["timing"]["ms_per_image"] > 0
 
 
+def test_cost_times_the_whole_step_and_compares_it_with_the_dense_ones(tiny_model: str) -> None:
+    command = ("cost", "-m", tiny_model, "--method", "navia", "--method", "none", "-r", "none", "-r", "tome:2")
+    command += ("--measure", "-b", "8", "--rounds", "1")
+    rows = json.loads(invoke(*command, "--json").stdout)
+    assert [(row["method"], row["reduce"]) for row in rows] == [
+        (method, reduce) for method in ("navia", "none") for reduce in ("none", "tome:2")
+    ]
+    assert [row["timing"]["updated"] for row in rows] == [True, True, False, False]
+    assert rows[0]["timing"]["of_dense_step"] == rows[2]["timing"]["of_dense_forward"] == 1
+    shown = invoke(*command).stdout
+    assert "of dense forward" in shown
+    assert "of dense step" in shown
+    assert "no update" not in shown
+
+
+def test_cost_says_when_a_measured_step_had_no_update(tiny_model: str) -> None:
+    command = ("cost", "-m", tiny_model, "--method", "sar", "--opt", "margin=0", "-r", "none")
+    shown = invoke(*command, "--measure", "-b", "2", "--rounds", "1").stdout
+    assert "no update was made, so its time is not in the step: sar + none" in " ".join(shown.split())
+
+
 def test_cost_measures_on_the_device_that_is_asked_for_and_says_so() -> None:
     """The meta device stands for a GPU: a forward there computes shapes alone."""
     command = ("cost", "-m", TINY, "-r", "none", "--measure", "--batch-size", "1", "--rounds", "1")
@@ -239,7 +261,39 @@ def test_explain_works_with_every_kind_of_method(method: str) -> None:
     arguments = ("--corruption", "contrast", "--limit", "16", "--method", method, "--device", "cpu", "--json")
     result = invoke("explain", "embedded", *arguments, catch=False)
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["conditions"] == ["dense", "tome:8", f"{method} + tome:8"]
+    told = json.loads(result.stdout)
+    assert told["conditions"] == ["dense", "merged", method]
+    assert told["reduce"] == "tome:8"
+
+
+@pytest.mark.slow
+def test_explain_compares_the_parts_of_navia_in_100_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("navia.evaluation.information.PENALTIES", (0.1,))  # the choice takes most of the time
+    group = tmp_path / "group.json"
+    group.write_text('{"shoes": [5, 7, 9], "clothes": [0, 1, 2, 3, 4, 6]}')
+    arguments = ("--corruption", "contrast", "--limit", "48", "--group", str(group), "--device", "cpu")
+    result = invoke("explain", "embedded", *arguments, catch=False)
+    assert result.exit_code == 0, result.output
+    assert "of 2 labels, label entropy" in result.stdout
+    for pair in ("merged - dense", "align - merged", "+E - align", "+S - align", "both - align", "both - merged"):
+        assert pair in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert "of 84 steps" in result.stderr  # 6 conditions, each 1 batch to adapt to, 1 to examine and 12 blocks
+
+
+def test_explain_refuses_wrong_groups_by_name(tmp_path: Path) -> None:
+    group = tmp_path / "group.json"
+    for text, message in (
+        ("[]", "must have the form"),
+        ('{"a": [0, 10]}', "has 10, not a class from 0 to 9"),
+        ('{"a": [0], "b": [0]}', "class 0 in two groups"),
+        ("{", "cannot read --group"),
+    ):
+        group.write_text(text)
+        with pytest.raises(InputError, match=message):
+            invoke("explain", "embedded", "--group", str(group), catch=False)
+    with pytest.raises(InputError, match="ImageNet's 1000 classes, the model has 10"):
+        invoke("explain", "embedded", "--group", "imagenet", catch=False)
 
 
 def test_methods_lists_methods_reducers_and_what_they_do() -> None:
@@ -314,6 +368,29 @@ def test_choose_scores_the_classes_and_images_that_run_answers(
     source = navia.SourceStatistics.load(out)
     same = navia.choose(vit, loader, source, batches=2, batch_size=8, classes=imagenet.r_classes())
     assert json.loads(chosen.stdout)["table"] == [[options, score] for options, score in same.table]
+
+
+def test_a_bench_cell_chooses_among_the_classes_of_its_data(thousand: str, renditions: Path, tmp_path: Path) -> None:
+    text = f"""
+models: {{name: "{thousand}"}}
+data: {{path: "{renditions}", images: 16}}
+source: {{path: "{renditions}", images: 16}}
+runs: {{method: navia, choose: {{batches: 2}}}}
+batch: 8
+"""
+    (tmp_path / "spec.yaml").write_text(text)
+    done = invoke("bench", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out"), "--json", catch=False)
+    (row,) = json.loads(done.stdout)
+    vit = navia.load(thousand)
+    opened = open_domains(renditions, 1000)
+    loader = Loader(make_stream(opened.domains, seed=0, limit=16), vit.preprocessing, 8)
+    source = navia.SourceStatistics.measure(vit, renditions, limit=16)
+    losses = [
+        min(score for _, score in navia.choose(vit, loader, source, batches=2, batch_size=8, classes=classes).table)
+        for classes in (imagenet.r_classes(), None)
+    ]
+    assert row["choice"]["loss"] == pytest.approx(losses[0], rel=1e-5)
+    assert abs(losses[0] - losses[1]) > 1  # ln 1000 - ln 200 = 1.6: the entropy over all classes is another one
 
 
 def test_run_names_classes_only_where_they_are_known(thousand: str, renditions: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -307,19 +308,30 @@ def test_guard_verdicts_are_counted(unlabelled: Path, tmp_path: Path) -> None:
 
 def test_demo_tells_the_story_in_numbers_and_on_a_page(tmp_path: Path) -> None:
     out = tmp_path / "story.html"
-    result = invoke("demo", "--json", "--limit", "192", "--corruption", "contrast", "--out", str(out))
+    result = invoke("demo", "--json", "--limit", "384", "--corruption", "contrast", "--out", str(out))
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)
-    assert [row["method"] for row in rows] == ["none", "tent", "align", "align", "navia"]
-    assert [row["reduce"] == "none" for row in rows] == [True, True, True, False, False]
+    assert [row["method"] for row in rows] == ["none", "align", "navia", "align", "navia"]
+    assert [row["reduce"] for row in rows] == ["none", "none", "none", "tome:8", "tome:8"]
     assert rows[-1]["gmacs"] < rows[0]["gmacs"]
-    assert rows[2]["top1"]["contrast"] > rows[0]["top1"]["contrast"] + 0.05  # 31 % and 41 %
+    assert rows[2]["top1"]["contrast"] > rows[0]["top1"]["contrast"] + 0.05
     for row in rows:
         low, high = row["interval"]["contrast"]
         assert low <= row["top1"]["contrast"] <= high
     page = out.read_text()
     assert page.startswith("<!doctype html>")
     assert f"{100 * rows[-1]['top1']['contrast']:.1f}" in page
+
+
+def test_demo_ends_with_the_pair_and_suggests_a_command_that_runs(tmp_path: Path) -> None:
+    shown = ("demo", "-n", "64", "-b", "32", "--corruption", "contrast", "--out", str(tmp_path / "d.html"))
+    lines = [line for line in invoke(*shown, catch=False).stdout.splitlines() if line.strip()]
+    last = re.fullmatch(
+        r"navia \+ tome:8 against align \+ tome:8: .* points \(.* to .*\), .*; (settled|open: more images .*)\.", lines[-1]
+    )
+    assert last, lines[-1]
+    command = next(line for line in lines if line.startswith("    navia ")).split()
+    assert invoke(*command[1:], "-n", "32", "-b", "32", catch=False).exit_code == 0
 
 
 def test_demo_on_a_model_and_folder_of_ones_own(clothes_by_class: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from navia.cli.main import app
 from tests.browser.conftest import DESK, PHONE
 from tests.browser.test_report_page import chart, column_texts, point_at, told
 
-GIVEN = ["no adaptation", "tent", "align", "align + tome:24", "navia + tome:24"]
+GIVEN = ["no adaptation", "align", "navia", "align + tome:8", "navia + tome:8"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_it_begins_with_an_introduction_and_examples_and_ends_with_next_steps(op
         for said, when in ((before, "before"), (after, "after")):
             word, mark, predicted = said.split(" ", 2)
             assert (word, mark) == (when, "✓" if predicted == truth else "✗")
-    assert "navia demo --model" in opened.locator("pre").first.inner_text()
+    assert "navia evaluate embedded" in opened.locator("pre").first.inner_text()
 
 
 def test_a_click_on_a_header_sorts_and_another_turns_the_order(opened: Any, demo: tuple[Path, Any]) -> None:
@@ -81,7 +81,7 @@ def test_sorting_by_keyboard_and_text(opened: Any) -> None:
 def test_points_and_lines_are_read_out(opened: Any, demo: tuple[Path, list[dict[str, Any]]]) -> None:
     canvas = chart(opened, "against milliseconds")
     point_at(opened, canvas, 1, 0)
-    assert canvas.locator(".tip b").inner_text() == "tent"
+    assert canvas.locator(".tip b").inner_text() == "align"
     assert told(canvas)["average, %"].startswith(f"{100 * demo[1][1]['mean']:.1f} (")
     opened.mouse.move(5, 5)
     curve = chart(opened, "Contrast")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from navia.bench.grid import Done
     from navia.bench.row import Row
 
+_DATA = (
+    "Folder of images, embedded, or datasets:NAME, instead of the spec's; NAME=PATH for one of its data sets, repeatable."
+)
 PRESETS: Any = {"autocompletion": lambda incomplete: options.suggest(*options.preset_names())(incomplete)}
 
 
@@ -25,7 +28,7 @@ def bench(
     spec: Annotated[str, typer.Argument(metavar="SPEC", help="YAML file or preset; see `navia bench presets`.", **PRESETS)],
     model: options.ModelOrNone = None,
     checkpoint: options.Checkpoint = None,
-    data: Annotated[str | None, option("--data", IMAGES, "Folder of images, embedded, or datasets:NAME.")] = None,
+    data: Annotated[list[str] | None, option("--data", IMAGES, _DATA, metavar="[NAME=]PATH")] = None,
     source: options.Source = None,
     plugins: options.Plugins = None,
     corruption: options.Corruptions = None,
@@ -34,6 +37,10 @@ def bench(
     batch_size: options.BatchSizeOrNone = None,
     seed: Annotated[list[int] | None, option("--seed", IMAGES, "Seed of the random numbers; repeatable.")] = None,
     crop_only: options.CropOnly = False,
+    cache: Annotated[
+        Path | None, option("--cache", IMAGES, "Folder that keeps generated corruptions.", metavar="DIR")
+    ] = None,
+    cache_limit: Annotated[float, option("--cache-limit", IMAGES, "Largest size of --cache, in GB.", min=0.001)] = 20,
     workers: options.Workers = 0,
     on: Annotated[str, option("--on", COMPUTE, "local or ray.", **choice("executor", lambda: ("local", "ray")))] = "local",
     ray_address: Annotated[str | None, option("--ray-address", COMPUTE, "Address of a Ray cluster.")] = None,
@@ -54,9 +61,11 @@ def bench(
     """
     from navia.bench.executors.ray import ray_executor
     from navia.bench.executors.serial import run_serial
-    from navia.bench.grid import FailedCellsError, estimate, run_grid
+    from navia.bench.grid import FailedCellsError, estimate, is_available, run_grid
     from navia.bench.presets import load_spec, presets
     from navia.bench.store import Store
+    from navia.data.cache import PixelCache
+    from navia.io import expand_user
     from navia.models.device import keep_freed_memory
 
     if spec == "presets":
@@ -68,25 +77,30 @@ def bench(
     if on == "ray" and (tf32 or deterministic):
         raise SpecError("--tf32 and --deterministic are settings of this process: use --on local")
     asked = load_spec(spec).scaled(
-        model=model, checkpoint=checkpoint, data=data, source=source, corruptions=corruption,
+        model=model, checkpoint=checkpoint, data=_data_paths(data), source=source, corruptions=corruption,
         severity=severity, images=limit, seeds=seed, batch=batch_size, crop_only=crop_only,
     )  # fmt: skip
     store = Store(folder_to_write(out))
     if dry_run:
         wanted, seconds = estimate(asked, store)
-        titles = [cell.title for cell in wanted]
+        titles = [f"{cell.title}{'' if is_available(cell) else f' (no {cell.data!r} here)'}" for cell in wanted]
         known = "nothing finished yet to judge by" if seconds is None else f"about {_duration(seconds)} by the rows so far"
         if as_json:
             print_json({"cells": titles, "seconds": seconds})
         else:
-            print_line("\n".join([*titles, f"{len(titles)} cells to run, {known}"]))
+            gone = sum(not is_available(cell) for cell in wanted)
+            without = f", {gone} more of data sets that are not here" if gone else ""
+            print_line("\n".join([*titles, f"{len(titles) - gone} cells to run{without}, {known}"]))
         return
+    pixels = None
+    if cache is not None:
+        pixels = PixelCache(folder_to_write(expand_user(cache).absolute()), int(cache_limit * 1e9))
     keep_freed_memory()
     rows: list[Row] = []
     failed = None
     try:
-        serial = functools.partial(run_serial, workers=workers)
-        executor = serial if on == "local" else ray_executor(ray_address, cpus, gpus, workers)
+        serial = functools.partial(run_serial, workers=workers, cache=pixels)
+        executor = serial if on == "local" else ray_executor(ray_address, cpus, gpus, workers, pixels)
         name = spec if spec in presets() else Path(spec).stem
         grid = run_grid(asked, store, executor, lambda f: print_line(f"failed: {f.cell.title}: {f.why}", errors), name)
         rows.extend(_with_progress(grid))
@@ -101,6 +115,18 @@ def bench(
         print_line(f"{len(rows)} cells run, rows in {out / 'rows.jsonl'}; read them with: navia report {out}")
     if failed is not None:
         raise failed
+
+
+def _data_paths(given: list[str] | None) -> str | dict[str, str] | None:
+    """One path, or paths by the names of data sets."""
+    if not given:
+        return None
+    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
+        return given[0]
+    pairs = [text.partition("=") for text in given]
+    if wrong := [name for name, _, path in pairs if not path]:
+        raise SpecError(f"--data {wrong[0]!r}: of several data sets each needs its name, NAME=PATH")
+    return {name: path for name, _, path in pairs}
 
 
 def _with_progress(grid: "Iterator[Done]") -> "Iterator[Row]":

@@ -25,9 +25,9 @@ def demo(
     data: Annotated[str, option("--data", IMAGES, "Clean images in class folders, or embedded.")] = "embedded",
     corruption: options.Corruptions = None,
     severity: options.Severity = 2,
-    reduce: options.Reduce = "tome:24",
-    limit: options.Limit = 512,
-    batch_size: options.BatchSize = 16,
+    reduce: options.Reduce = "tome:8",
+    limit: options.Limit = 768,
+    batch_size: options.BatchSize = 64,
     seed: options.Seed = 0,
     out: options.Out = Path("navia-demo.html"),
     crop_only: options.CropOnly = False,
@@ -37,9 +37,10 @@ def demo(
 ) -> None:
     """Show what a shift does to a model, what adaptation gives back, and what merging tokens costs. Needs no network.
 
-    Every number is computed in this run, by the bench preset `demo`. It takes your own ViT and images too:
+    The last line compares navia with align on the same images, both with merged tokens. Every number is computed in this
+    run, by the bench preset `demo`. It takes your own ViT and images too:
 
-        navia demo --model timm:deit_tiny_patch16_224 --data imagenet/val -r tome:8 --severity 5 -b 64
+        navia demo --model timm:deit_tiny_patch16_224 --data imagenet/val --severity 5
     """
     from navia.bench.executors.serial import run_serial
     from navia.bench.grid import run_grid
@@ -71,23 +72,40 @@ def demo(
     if as_json:
         terminal.print_json([_as_dict(results.tables[0], line) for line in results.tables[0].lines])
         return
-    print_tables(results)
+    print_tables(results, pairs=False)
     for text in (f"Images, charts and the protocol: {out}", *(f"{sentence}\n    {command}" for sentence, command in steps)):
         terminal.print_line(text)
+    terminal.print_line(_conclusion(results.tables[0]))
 
 
 def _stop(failure: "Failure") -> None:
     raise InputError(f"{failure.cell.title}: {failure.why}")
 
 
+def _conclusion(table: "Table") -> str:
+    """What navia's augmentation adds to alignment, both with the same reducer and images."""
+    from navia.report.compare import paired
+    from navia.report.text import paired_text
+
+    align, navia = (
+        next(line for line in reversed(table.lines) if line.setting.method == method) for method in ("align", "navia")
+    )
+    pair = paired(navia, align, table.average)
+    more = "" if pair is None or pair.settled else ": more images would tell (--limit)"
+    return f"{paired_text(pair)}{more}."
+
+
 def _next_steps(model: str, data: str) -> list[tuple[str, str]]:
-    """Sentences, each with a command."""
-    own = data != "embedded"
-    model, source = (model, data) if own else ("timm:vit_base_patch16_224", "CLEAN")
-    demo = f"navia demo --model {model} --data {source} -r tome:8 --severity 5 -b 64"
-    run = f"navia run FIELD --model {model} --source {source} --method navia -r tome:8 --save adapted.safetensors"
-    steps = [("The same on your own model and clean images in class folders:", demo)]
-    return [*([] if own else steps), ("Adapt on a folder of images from the field, and save the result:", run)]
+    """Sentences, each with a command. Those for the embedded model run as they are printed."""
+    if data == "embedded":
+        own = "navia demo --model timm:deit_tiny_patch16_224 --data CLEAN --severity 5"
+        return [
+            ("Score one method on another shift:",
+             "navia evaluate embedded -m embedded --source embedded -r tome:8 --corruption fog --severity 2"),
+            ("The same as here on your own model, with your clean images in class folders as CLEAN:", own),
+        ]  # fmt: skip
+    run = f"navia run FIELD --model {model} --source {data} --method navia -r tome:8 --save adapted.safetensors"
+    return [("Adapt to a folder of images from the field, here called FIELD, and save the result:", run)]
 
 
 def _as_dict(table: "Table", line: "Line") -> dict[str, Any]:
